@@ -31,6 +31,16 @@ class Outcome:
 
 
 Fedrec = Callable[..., Outcome]
+SMALL = (
+    "rounds.total=2", "algorithm.dim=4", "update.rank=2", "federation.minimum_item_users=1",
+    "evaluation.at=5", "client.threads=1", "client.device=cpu",
+)  # fmt: skip
+"""Settings of a run that takes a moment."""
+
+
+def sets(*values: str) -> list[str]:
+    """Return the option that sets each of them, for any command."""
+    return [word for value in values for word in ("--set", value)]
 
 
 @pytest.fixture

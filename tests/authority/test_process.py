@@ -1,7 +1,5 @@
 """The authority's process: what it measures and imports."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

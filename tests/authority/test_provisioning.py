@@ -1,7 +1,5 @@
 """Kits: one folder a party, nothing of anybody else's in it, and members only once they applied."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The client's commands and metrics."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

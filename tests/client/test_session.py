@@ -1,7 +1,5 @@
 """A client's session from its start to its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@ The table of these days is in docs/how-to/run-a-coordinator.md. `/sys` is a fold
 root can't make anything.
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
 import socket

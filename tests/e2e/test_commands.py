@@ -1,7 +1,5 @@
 """`fedrec coordinator run` and `fedrec client run` as people start them."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """`fedrec demo` from the first word to the last, and what is left when it is stopped."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

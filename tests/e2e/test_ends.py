@@ -3,8 +3,6 @@
 The run that is stopped again and again is in a later key epoch than the coordinator's settings.
 """
 
-from __future__ import annotations
-
 import ast
 import http.client
 import json

@@ -4,8 +4,6 @@ What the coordinator then refuses is tested in tests/scenarios/test_scenario_13_
 files of a client are bounded, too; here each disk is one, as small as it has to be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

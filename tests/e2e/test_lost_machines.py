@@ -1,7 +1,5 @@
 """Lost machines and a new issuer."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -5,8 +5,6 @@ makes them, for `FUZZ_SECONDS` (600) each. A crash is kept in the folder `FUZZ_C
 (`fuzz-crashes`), beside the command that replays it.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

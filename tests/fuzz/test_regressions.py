@@ -1,7 +1,5 @@
 """What fuzzing found once: each input again, with the error that it gets since."""
 
-from __future__ import annotations
-
 import base64
 import json
 

@@ -1,7 +1,5 @@
 """One event loop for all coordinators, and federations that end with their test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Clients that are unfit, send too much or have a full disk."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A federation with cells publishes what a simulation with the same partition does."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from world.bench import N_ITEMS, data, plan_of

@@ -1,7 +1,5 @@
 """Members join and leave while everybody runs, and nothing is restarted for it."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

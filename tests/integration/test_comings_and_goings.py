@@ -1,7 +1,5 @@
 """Clients that come late, go, and say goodbye."""
 
-from __future__ import annotations
-
 import re
 import signal
 import socket

@@ -1,7 +1,5 @@
 """The key authority, and what happens while it is away."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

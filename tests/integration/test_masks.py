@@ -1,7 +1,5 @@
 """Federations under masks, and their key rotation."""
 
-from __future__ import annotations
-
 import json
 import signal
 from dataclasses import replace

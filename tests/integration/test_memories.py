@@ -1,7 +1,5 @@
 """Folders that are older than the one they belong to, and two copies of one: rule R13."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

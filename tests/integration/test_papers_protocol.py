@@ -1,7 +1,5 @@
 """Clients that share the key: the ciphertext sum is published, and each tells what is in it."""
 
-from __future__ import annotations
-
 import pytest
 from world.bench import federal, merged, plan_of
 from world.clock import DEADLINE_SECONDS, poll

@@ -9,8 +9,6 @@ determines anybody. One user of each client holds an item that no other user hol
 held by one user of one cell and four of another.
 """
 
-from __future__ import annotations
-
 import shutil
 from contextlib import ExitStack
 from pathlib import Path

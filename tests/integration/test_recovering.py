@@ -1,7 +1,5 @@
 """What was lost: coordinators come back from their key authority, authorities from backups."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The published model is the same bits, whatever protects it and however the users are dealt."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from world.bench import KINDS, data, federal, merged, plan_of

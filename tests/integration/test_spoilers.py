@@ -3,8 +3,6 @@
 Six clients are two cells. All six are in the first two rounds: each upload waits for the others.
 """
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Rounds of several steps over the wire, under every protection of the registry that has such."""
 
-from __future__ import annotations
-
 import pytest
 from world.bench import plan_of
 from world.clock import poll

@@ -1,7 +1,5 @@
 """What travels: rows that are active, noise, and the messages themselves."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from contextlib import contextmanager
@@ -256,8 +254,9 @@ def noisy(protection, **privacy):
 @pytest.mark.parametrize(
     ("protection", "mechanism"),
     [
-        ("bfv", "gaussian"), ("paillier", "gaussian"), ("none", "laplace"),
-        ("masks", "gaussian"), ("masks", "laplace"),
+        ("bfv", "gaussian"), ("none", "laplace"), ("masks", "gaussian"),
+        pytest.param("paillier", "gaussian", marks=pytest.mark.long),
+        pytest.param("masks", "laplace", marks=pytest.mark.long),
     ],
 )  # fmt: skip
 def test_one_noisy_model_for_everybody(found, protection, mechanism):
@@ -306,7 +305,14 @@ def check_ledger(bench, number, n_rounds):
     }
 
 
-@pytest.mark.parametrize(("step", "charged"), [("shares", 1), ("vector", 2), ("signature", 3)])
+@pytest.mark.parametrize(
+    ("step", "charged"),
+    [
+        ("vector", 2),
+        pytest.param("shares", 1, marks=pytest.mark.long),
+        pytest.param("signature", 3, marks=pytest.mark.long),
+    ],
+)
 def test_who_drops_out_under_masks_pays_for_a_vector_and_for_nothing_else(found, step, charged):
     """The rounds of the others go on, with the noise of six, where three are enough; who did not
     do what was asked is left out of the next one, too.

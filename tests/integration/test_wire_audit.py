@@ -1,7 +1,5 @@
 """A recorded federation over gRPC: what the audit of the wire says, and what it must not miss."""
 
-from __future__ import annotations
-
 import re
 import threading
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The scenarios by which security is judged, one file each, over what the integration tests use."""
 
-from __future__ import annotations
-
 from integration.conftest import found, loop, quiet
 
 __all__ = ["found", "loop", "quiet"]

@@ -8,8 +8,6 @@ each of them shares with the authority only. ckks has no tags, so that there eve
 be honest.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conformance.protection_suite import random_vectors

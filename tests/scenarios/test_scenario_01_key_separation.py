@@ -10,8 +10,6 @@ drops out here. Seeds of the clients' own masks and their shares are no secret a
 round: clients hand them over for the survivors, once the set of survivors is signed.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from concurrent.futures import ThreadPoolExecutor

@@ -5,8 +5,6 @@ as federated averaging does, and on everything that leaves the key holders
 here: integers that do not depend on the noise.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Scenario 4, KILL9-EXH: killed at every failpoint of two rounds, nothing is lost or twice."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

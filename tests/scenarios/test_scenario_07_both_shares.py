@@ -6,8 +6,6 @@ and the mask key reads the vector; the attack below does exactly that as soon as
 is shown to work where more clients are corrupt than the threshold allows.
 """
 
-from __future__ import annotations
-
 import contextlib
 
 import numpy as np

@@ -5,8 +5,6 @@ issue 7522), which anybody can search; so the stream is compared with published 
 folders that make keys and masks may not even import such a generator.
 """
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from pathlib import Path

@@ -5,8 +5,6 @@ that say nothing an AUC above .55 comes once in three hundred times. Such a resu
 more, with new messages, before it counts.
 """
 
-from __future__ import annotations
-
 import itertools
 import zlib
 from typing import Any

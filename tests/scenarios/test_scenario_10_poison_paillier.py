@@ -2,8 +2,6 @@
 from one is refused by whoever reveals, and nothing of it is published.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 

@@ -1,7 +1,5 @@
 """Scenario 12, OVERFLOW: exact sums at every edge, and settings beyond it refused by their rule."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conformance.protection_suite import extreme, make_party

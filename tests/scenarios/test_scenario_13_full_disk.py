@@ -1,7 +1,5 @@
 """Scenario 13, DISK-FULL: without space parties refuse, say so, and go on by themselves."""
 
-from __future__ import annotations
-
 import json
 import resource
 import threading

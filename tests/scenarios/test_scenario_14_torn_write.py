@@ -5,8 +5,6 @@ Flipped bits all over the log are in `tests/server/store/test_sqlite.py`, damage
 `tests/server/uploads/test_uploads.py`.
 """
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

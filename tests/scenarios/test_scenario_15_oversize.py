@@ -4,8 +4,6 @@ The coordinator is a process of its own, whose largest memory is looked at. Ther
 of our own on the wire, so that gRPC's is the only one that could be blown up.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any

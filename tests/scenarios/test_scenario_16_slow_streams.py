@@ -1,7 +1,5 @@
 """Scenario 16, SLOWLORIS, by rule R12: streams that say nothing keep nobody else waiting."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

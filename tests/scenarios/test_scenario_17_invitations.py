@@ -4,8 +4,6 @@ What the scenario says of tokens holds of invitations. Nobody guesses one: witho
 the authority no handshake succeeds.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

@@ -8,8 +8,6 @@ the audit and the noise on untouched rows in `tests/lab/audit/test_dp.py` and
 `tests/lab/simulation/test_simulated_privacy.py`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -9,8 +9,6 @@ later are never in an honest client's core, and of those that come together with
 chance decides. Beyond that only vetting helps, and the threat model says so.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

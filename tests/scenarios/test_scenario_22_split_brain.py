@@ -5,8 +5,6 @@ second one does not start. Where the lock means nothing, as on some network file
 one takes the folder over, and the first ends at its next write.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

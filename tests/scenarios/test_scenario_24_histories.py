@@ -6,8 +6,6 @@ and the disk is full. A failing one says how it is replayed. The other half of t
 fed with damaged bytes, is in `tests/fuzz`.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 

@@ -5,8 +5,6 @@ a pause. Memory that no file backs, open descriptors and threads are sampled in 
 itself is not judged. `FEDREC_SOAK_SECONDS` sets how long the long form takes.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Starting, refusing to start, and stopping."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json

@@ -1,7 +1,5 @@
 """The engine: its chain of models, restarts and stops."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The coordinator's metrics, and how they are served."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import urllib.request

@@ -1,7 +1,5 @@
 """Cells in the authority's commands."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

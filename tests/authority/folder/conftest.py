@@ -1,7 +1,5 @@
 """Four people, and the folder of an authority that took three of them in."""
 
-from __future__ import annotations
-
 import pytest
 from authority.folder.fake_coordinator import PLAN
 from world.federation import keep, rotate

@@ -1,7 +1,5 @@
 """An authority's folder, the sums it opened and what it delivers."""
 
-from __future__ import annotations
-
 import json
 import stat
 from dataclasses import replace

@@ -4,8 +4,6 @@ A process that waits for the folder is held at a gate: a thread that finds it ta
 continues when the test lets it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """How members are dealt to cells."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Who may be missing: by its own signed word only, and never counted to those who may not."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which sums an authority opened."""
 
-from __future__ import annotations
-
 import pytest
 from world.fake_link import put_watch
 

@@ -1,7 +1,5 @@
 """Guests, and the chain of rosters that a client follows."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A client that took part in a run, and recommends from what it has."""
 
-from __future__ import annotations
-
 import pytest
 from world.fake_federation import World
 

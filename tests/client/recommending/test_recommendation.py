@@ -1,7 +1,5 @@
 """What a client recommends and exports."""
 
-from __future__ import annotations
-
 import csv
 import json
 from itertools import cycle, islice

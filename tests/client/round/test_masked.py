@@ -1,7 +1,5 @@
 """Rounds under masks and paused cells, as a client sees them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Which users and rows a client's round trains."""
 
-from __future__ import annotations
-
 import hmac
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A client that catches up by snapshots and across epochs."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from types import MappingProxyType

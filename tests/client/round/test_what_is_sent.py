@@ -4,8 +4,6 @@ In the tests of bounds a client of four adds what no user can: the sum is refuse
 nothing is applied, and the round is audited.
 """
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

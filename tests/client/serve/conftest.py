@@ -1,7 +1,5 @@
 """One silo whose first version is served."""
 
-from __future__ import annotations
-
 import pytest
 from world.silo import Silo
 

@@ -1,7 +1,5 @@
 """The model that a service holds, of every algorithm."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The command as a process: signals, addresses, limits of connections, reloads, and memory."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import resource

@@ -1,7 +1,5 @@
 """What is asked of the application, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

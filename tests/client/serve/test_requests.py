@@ -1,7 +1,5 @@
 """Requests to a client's service: who may ask, how they're read, what the document says."""
 
-from __future__ import annotations
-
 import json
 import re
 from html.parser import HTMLParser

@@ -1,7 +1,5 @@
 """A client that lost its database, holds a model or goes on elsewhere."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A mistyped path makes no client: no keys, no application, not even a folder."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 

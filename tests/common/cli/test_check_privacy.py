@@ -1,6 +1,7 @@
 """What `fedrec check` says that noise costs and hides."""
 
 import pytest
+from command import sets
 from world.plans import check_plan, plan_of
 
 from fedrec.plan.privacy import privacy_price, privacy_warnings
@@ -23,7 +24,7 @@ def test_privacy_is_priced(fedrec, settings_file):
         "protection.name=bfv",
         "protection.key_holder=authority",
     )
-    values = [word for value in asked for word in ("--set", value)]
+    values = sets(*asked)
     outcome = fedrec("check", settings_file, "--json", *values)
     found = outcome.json["privacy"]
     assert found["opens_updates"] is False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from command import sets
 
 from fedrec.data import Catalogue
 
@@ -64,7 +65,7 @@ def test_both_commands_refuse_alike(
     if case == "what clients would show":
         settings_file = exposed_file
     values = ("rounds.total=1", "federation.minimum_item_users=2", *REFUSED[case])
-    given = [word for value in values for word in ("--set", value)]
+    given = sets(*values)
     checked = fedrec("check", settings_file, *given)
     simulated = fedrec("simulate", settings_file, *given)
     assert (simulated.code == 0) == (case == "nothing")

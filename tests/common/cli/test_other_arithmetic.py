@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from command import SMALL, sets
 
 from fedrec.cli import flags
 from fedrec.environment import ACCEPT_FLAG
@@ -13,11 +14,7 @@ from fedrec_lab.cli.round_progress import StopRequest
 
 pytestmark = pytest.mark.slow
 
-SMALL = (
-    "rounds.total=2", "algorithm.dim=4", "update.rank=2", "federation.minimum_item_users=1",
-    "evaluation.at=5", "client.threads=1", "client.device=cpu",
-)  # fmt: skip
-SETTINGS = [text for value in SMALL for text in ("--set", value)]
+SETTINGS = sets(*SMALL)
 OTHER = "OPENBLAS_CORETYPE"
 """Part of the arithmetic; a process that has loaded the library does not look at it any more."""
 

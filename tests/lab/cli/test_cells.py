@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from command import SMALL, sets
 
 from fedrec_lab.cli.round_progress import StopRequest
 
@@ -13,15 +14,7 @@ from .conftest import Fedrec
 
 pytestmark = pytest.mark.slow
 
-SMALL = (
-    "rounds.total=2",
-    "algorithm.dim=4",
-    "update.rank=2",
-    "federation.minimum_item_users=3",
-    "evaluation.at=5",
-    "client.threads=1",
-)
-FLAGS = [text for value in SMALL for text in ("--set", value)]
+FLAGS = sets(*SMALL, "federation.minimum_item_users=3")
 SAID = re.compile(
     r"(\d+) items are trained\. (\d+) more are held by 3 users, but not outside the largest cell "
     r"\(federation\.corrupt_cells = 1\)\."

@@ -5,17 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
+from command import SMALL, sets
 
 from fedrec.data import generate
 from fedrec.data.writing import write_interactions
 
 pytestmark = pytest.mark.slow
 
-SMALL = (
-    "rounds.total=2", "algorithm.dim=4", "update.rank=2", "federation.minimum_item_users=1",
-    "evaluation.at=5", "client.threads=1", "client.device=cpu",
-)  # fmt: skip
-SETTINGS = [text for value in SMALL for text in ("--set", value)]
+SETTINGS = sets(*SMALL)
 
 
 @pytest.fixture

@@ -4,16 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from command import SMALL, sets
 
 from fedrec_lab.cli.round_progress import StopRequest
 
 pytestmark = pytest.mark.slow
 
-SMALL = (
-    "rounds.total=2", "algorithm.dim=4", "update.rank=2", "federation.minimum_item_users=1",
-    "evaluation.at=5", "client.threads=1",
-)  # fmt: skip
-SETTINGS = [text for value in SMALL for text in ("--set", value)]
+SETTINGS = sets(*SMALL)
 FIGURES = [
     "loss", "quality-by-activity", "quality-by-bytes", "quality-by-round", "spectra",
     "spread-over-clients", "upload-sizes",

@@ -6,24 +6,16 @@ import signal
 from pathlib import Path
 
 import pytest
+from command import SMALL, sets
 
 from fedrec.cli.terminal import human_bytes, human_share
 from fedrec_lab.cli.round_progress import StopRequest
 
 pytestmark = pytest.mark.slow
 
-SMALL = (
-    "rounds.total=2",
-    "algorithm.dim=4",
-    "update.rank=2",
-    "federation.minimum_item_users=1",
-    "evaluation.at=5",
-    "client.threads=1",
-)
 
-
-def small(*more: str) -> list[str]:
-    return [text for value in (*SMALL, *more) for text in ("--set", value)]
+def small(*more):
+    return sets(*SMALL, *more)
 
 
 def test_the_last_line_is_the_run_and_it_recommends(fedrec, settings_file, tmp_path):
@@ -168,7 +160,10 @@ def test_a_spent_budget_has_its_exit_code(fedrec, settings_file, interactions_fi
         "rounds.total=4",
         "protection.name=bfv",
     )
-    values = [word for value in asked for word in ("--set", value)]
-    outcome = fedrec("simulate", settings_file, *values)
+    outcome = fedrec("simulate", settings_file, *sets(*asked))
     assert outcome.code == 4
     assert "privacy.epsilon = 1.5" in outcome.err
+    found = fedrec("simulate", settings_file, *sets(*asked), "--json")
+    assert found.code == 4, "one object has the result and why it ended"
+    assert found.json["error"] == "privacy_budget_spent"
+    assert found.json["best_round"] >= 1 and "privacy.epsilon = 1.5" in found.json["message"]

@@ -1,9 +1,11 @@
 """`fedrec tune`: settings side by side on validation."""
 
 import pytest
+from command import sets
 
-SMALL = ("rounds.total=3", "algorithm.dim=4", "federation.minimum_item_users=1", "client.threads=1")
-FLAGS = [text for value in SMALL for text in ("--set", value)]
+FLAGS = sets(
+    "rounds.total=3", "algorithm.dim=4", "federation.minimum_item_users=1", "client.threads=1"
+)
 
 
 @pytest.fixture

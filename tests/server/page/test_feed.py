@@ -1,7 +1,5 @@
 """The page's feed and history, and who may read them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -1,7 +1,5 @@
 """The page over HTTP, beside a real coordinator: what is sent, to whom, and what is turned away."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

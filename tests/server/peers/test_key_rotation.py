@@ -1,7 +1,5 @@
 """Newer epochs at the coordinator: what is refused, when one begins, and what a kill leaves."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from contextlib import closing, suppress

@@ -1,7 +1,5 @@
 """Members' states, what is remembered of their updates, and the epoch that a run starts with."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Clients that apply and clients that are missing."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
 from unittest.mock import patch

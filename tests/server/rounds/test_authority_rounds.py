@@ -1,7 +1,5 @@
 """Rounds whose sums the authority opens, with cells that pause."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Clients that say goodbye, and the last count."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What a round does, one situation at a time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A round's work for each update is the same however many are counted before it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

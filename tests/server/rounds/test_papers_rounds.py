@@ -1,7 +1,5 @@
 """Rounds as the papers have them, and whether a run learns."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A live run: its journal, disk, quality, presence and waiters."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A coordinator over gRPC with three clients."""
 
-from __future__ import annotations
-
 import pytest
 from world.engine import Bench
 from world.serving import serving

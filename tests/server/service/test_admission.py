@@ -1,7 +1,5 @@
 """Who is let in: handshakes, TLS versions and the port."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """The calls of clients and of the authority."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 Fields are unsigned: -1 is written as 2^64 - 1, which parsers of 32 bits cut to 2^32 - 1.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

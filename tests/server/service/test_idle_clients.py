@@ -1,7 +1,5 @@
 """Many clients that wait, in one process and in fifty."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Clients that wait, and clients that hang up."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

@@ -1,7 +1,5 @@
 """Copies of the model for late joiners: asked for, taken in, doubted and replaced."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 

@@ -1,7 +1,5 @@
 """Masked rounds' ledger, key rotation and messages committed together."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sqlite3

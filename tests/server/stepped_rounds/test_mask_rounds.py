@@ -1,7 +1,5 @@
 """Rounds under masks at the coordinator, without a wire: steps, drop-outs, restarts."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A folder that is made anew from what the key authority knows of a run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from conformance.store_suite import IDENTITY

@@ -1,7 +1,5 @@
 """The coordinator's store: its tables, its backup and its highest round."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

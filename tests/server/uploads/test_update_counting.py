@@ -1,7 +1,5 @@
 """Updates that wait together: one transaction, a refusal for each, and never a lost file."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Uploads as they arrive, and storage that fails."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import io
