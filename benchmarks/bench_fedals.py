@@ -99,8 +99,9 @@ def print_federation(data: DemoData, rounds: int, device: str) -> None:
             )
             address = processes.first_line("coordinator")["address"]
             for number, settings in enumerate(workspace.parties.clients, start=1):
-                name, where = f"client-{number}", ("--coordinator", address, "--device", device)
-                processes.start(name, "client", "run", str(settings), *where)
+                where = (f"client.coordinator={address}", f"client.device={device}")
+                values = [word for value in where for word in ("--set", value)]
+                processes.start(f"client-{number}", "client", "run", str(settings), *values)
             link = AdminLink(address, Credentials.load(workspace.operator, "the benchmark"))
             view = RunView(planned=rounds + 2, at=plan.evaluation.at)
             upload, opened = 0, []

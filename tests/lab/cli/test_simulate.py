@@ -163,3 +163,7 @@ def test_a_spent_budget_has_its_exit_code(fedrec, settings_file, interactions_fi
     outcome = fedrec("simulate", settings_file, *sets(*asked))
     assert outcome.code == 4
     assert "privacy.epsilon = 1.5" in outcome.err
+    found = fedrec("simulate", settings_file, *sets(*asked), "--json")
+    assert found.code == 4, "one object has the result and why it ended"
+    assert found.json["error"] == "privacy_budget_spent"
+    assert found.json["best_round"] >= 1 and "privacy.epsilon = 1.5" in found.json["message"]

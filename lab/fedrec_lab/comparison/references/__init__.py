@@ -28,4 +28,4 @@ REFERENCES: dict[str, type[Reference]] = {
     "ials": IALS,
     "ease": Ease,
 }
-"""In the order of their rows; what a federation measures itself comes before them."""
+"""References in the order of their rows, which follow the federation's own."""

@@ -28,14 +28,14 @@ _SCORES_AT_ONCE = 1 << 23
 
 
 class Reference(ABC):
-    """A method that is measured beside the run's own algorithm.
+    """A method that is compared with the run's own algorithm.
 
     Attributes:
         name: its name in `REFERENCES` and in files.
-        label: what people read.
+        label: its display name.
         seeded: whether another seed gives another result.
         draws_negatives: whether it trains on sampled negatives, and thus once more for `paper`.
-        beside: the algorithm beside whose runs alone it is measured; empty for all.
+        next to: the only algorithm with which it is compared, or empty for all.
     """
 
     name: ClassVar[str]
@@ -49,7 +49,7 @@ class Reference(ABC):
         """Return what the method reaches under each protocol with each seed.
 
         Raises:
-            SettingsError: it cannot run here; the message and remedy become the row's note.
+            SettingsError: it cannot run here. The message and remedy become the row's note.
             TrainingError: it diverged.
             MeasurementStopped: the task was asked to stop.
         """
@@ -80,11 +80,11 @@ class ScoredReference(Reference):
 
         Args:
             users: with `training_only` interactions: held-out items are absent.
-            n_items: the items that they count by; each has a user.
+            n_items: the items that they count by. Each has a user.
         """
 
     def measure(self, task: MethodTask) -> list[Measurement]:
-        """Fit every setting and keep the best; see `Reference.measure`."""
+        """Fit every setting and keep the best. See `Reference.measure`."""
         seeds = task.seeds
         if not self.seeded:
             return self._measure_fit(task, seeds)
@@ -124,7 +124,7 @@ class ScoredReference(Reference):
 def _all_ranks(
     task: MethodTask, scores: Scores, active: NDArray[np.int64], rankings: dict[int, Ranking]
 ) -> dict[tuple[Protocol, int], tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return validation and test ranks by protocol and seed; inactive items rank last."""
+    """Return validation and test ranks by protocol and seed. Inactive items rank last."""
     n_users, n_items = len(task.users), len(task.catalogue)
     splits: tuple[Split, Split] = ("validation", "test")
     found = {
@@ -170,7 +170,7 @@ class Ease(ScoredReference):
 
         B_ij = -P_ij / P_jj  for i /= j,    and the scores are X B.
 
-    All interactions are in one place; there is an exact solution for each lambda of `EASE_GRID`.
+    All interactions are in one place. There is an exact solution for each lambda of `EASE_GRID`.
     """
 
     name: ClassVar[str] = "ease"
@@ -178,7 +178,7 @@ class Ease(ScoredReference):
     seeded: ClassVar[bool] = False
 
     def fit(self, users: UserSplit, n_items: int, seed: int) -> Iterator[Fitted]:
-        """Yield the closed form for each lambda; see `ScoredReference.fit`."""
+        """Yield the closed form for each lambda. See `ScoredReference.fit`."""
         if n_items > MOST_ITEMS:
             raise SettingsError(
                 f"EASE inverts an item-by-item matrix, and {n_items} items are more than the "
@@ -227,7 +227,7 @@ ITERATIONS = 15
 class IALS(ScoredReference):
     """iALS (Hu, Koren, Volinsky 2008) as the package `implicit` trains it, on all data together.
 
-    The package weighs an interaction with alpha and everything else with 1; each (alpha, lambda) of
+    The package weighs an interaction with alpha and everything else with 1. Each (alpha, lambda) of
     `IALS_GRID` is tried. Its random numbers follow from the seed, its sums from the number of
     threads: two machines agree to some digits only.
     """
@@ -237,7 +237,7 @@ class IALS(ScoredReference):
     seeded: ClassVar[bool] = True
 
     def fit(self, users: UserSplit, n_items: int, seed: int) -> Iterator[Fitted]:
-        """Yield a model for each setting; see `ScoredReference.fit`.
+        """Yield a model for each setting. See `ScoredReference.fit`.
 
         Raises:
             SettingsError: the package is not installed.
