@@ -95,7 +95,8 @@ def test_one_value_to_a_ciphertext_over_processes(start, tmp_path):
     clients = [
         start(
             tmp_path / f"client-{number}.log", "client", "run", str(settings),
-            "--set", f"client.coordinator={address}", "--json", missing=["fedrec_server", "phe", "tenseal"],
+            "--set", f"client.coordinator={address}", "--json",
+            missing=["fedrec_server", "phe", "tenseal"],
         )
         for number, settings in enumerate(workspace.parties.clients)
     ]  # fmt: skip
