@@ -66,7 +66,7 @@ def test_a_federation_of_separate_commands(workspace, start, tmp_path):
         return start(
             tmp_path / f"client-{number}.log",
             "client", "run", str(workspace.parties.clients[number]),
-            "--coordinator", address, "--json",
+            "--set", f"client.coordinator={address}", "--json",
         )  # fmt: skip
 
     interrupted = client(0)
@@ -95,7 +95,8 @@ def test_one_value_to_a_ciphertext_over_processes(start, tmp_path):
     clients = [
         start(
             tmp_path / f"client-{number}.log", "client", "run", str(settings),
-            "--coordinator", address, "--json", missing=["fedrec_server", "phe", "tenseal"],
+            "--set", f"client.coordinator={address}", "--json",
+            missing=["fedrec_server", "phe", "tenseal"],
         )
         for number, settings in enumerate(workspace.parties.clients)
     ]  # fmt: skip

@@ -267,7 +267,7 @@ class Kits:
         settings = self.path / "clients" / name / "client.toml"
         return self._start(
             self._log(log or name), "client", "run", str(settings),
-            "--coordinator", self.address, **how,
+            "--set", f"client.coordinator={self.address}", **how,
         )  # fmt: skip
 
     def models(self, names: str) -> set[bytes]:

@@ -1,1 +1,1 @@
-"""An algorithm beside what it has to beat, measured alike."""
+"""Compare an algorithm with the baselines and references that it must beat."""

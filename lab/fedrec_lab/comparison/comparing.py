@@ -41,7 +41,7 @@ class ComparisonJob:
     """One method with some seeds under protocols that share a training.
 
     Attributes:
-        reference: its name in `REFERENCES`; empty for the run's own algorithm.
+        reference: its name in `REFERENCES`. Empty for the run's own algorithm.
         name: of its part's file.
         text: what people read while it runs.
     """
@@ -55,10 +55,10 @@ class ComparisonJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The table, as far as it was measured.
+    """The table, as far as it is complete.
 
     Attributes:
-        finished: whether nobody asked to stop before the end.
+        finished: whether it was not stopped before the end.
     """
 
     table: ComparisonTable
@@ -69,7 +69,7 @@ class Listener(Shape):
     """Is told how far a comparison is."""
 
     def begin(self, number: int, n_jobs: int, job: ComparisonJob) -> None:
-        """A job begins; numbers count from 1."""
+        """A job begins. Numbers count from 1."""
 
     def tell(self, text: str) -> None:
         """Something of the job was reached."""
@@ -89,7 +89,7 @@ def jobs_of(
     seeds: tuple[int, ...],
     references: tuple[str, ...],
 ) -> list[ComparisonJob]:
-    """Return what has to be measured, the run's own algorithm first.
+    """Return what must be measured, the run's own algorithm first.
 
     Raises:
         SettingsError: nothing is asked for, or the settings do not go with a protocol.
@@ -154,23 +154,23 @@ def compare(
     """Measure an algorithm and its references, in one process that has all data.
 
     Args:
-        users: the data; without them the settings' data file is read.
+        users: the data. If omitted, the settings' data file is read.
         catalogue: the items of `users`.
-        protocols: the table's columns; each chooses its round on its own validation.
+        protocols: the table's columns. Each chooses its round on its own validation.
         seeds: of training and of drawn candidates, one run for each.
-        references: names in `REFERENCES`. One that cannot run here, or diverges, says so in its
-            row, and the comparison goes on.
-        n_clients: parties of the run's own federation; with 2 or more there is a row for local
+        references: names in `REFERENCES`. If one cannot run here, or diverges, its row has the
+            reason, and the comparison continues.
+        n_clients: parties of the run's own federation. With 2 or more there is a row for local
             training.
-        cells: the partition of its parties; see `simulate`.
+        cells: the partition of its parties, as in `simulate`.
         budget: settings that each tuned reference may try for a protocol on one set of rows.
-        folder: finished parts are kept there, and used if they are there already.
-        accept_other_arithmetic: go on with a training that rounded otherwise.
-        stop: asked between rounds and between settings.
-        trained: told what each training of the run's own algorithm left behind.
+        folder: the folder for finished parts, which are reused.
+        accept_other_arithmetic: resume a training even if it rounded differently.
+        stop: called between rounds and between settings.
+        trained: called with the result of each training of the run's own algorithm.
 
     Raises:
-        SettingsError: settings that do not go together, or parts of another comparison.
+        SettingsError: the settings cannot be combined, or the folder belongs to another comparison.
         TrainingError: the run's own algorithm diverged.
         StorageError: the folder cannot be written or read.
     """
@@ -245,7 +245,7 @@ class _Own(Reference):
         self._trained = trained
 
     def measure(self, task: MethodTask) -> list[Measurement]:
-        """Train once for each seed; see `Reference.measure`."""
+        """Train once for each seed. See `Reference.measure`."""
         found: list[Measurement] = []
         for seed in task.seeds:
             result = train(task, task.settings, seed)

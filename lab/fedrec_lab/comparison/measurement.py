@@ -33,19 +33,19 @@ BUDGET = 16
 
 
 class MeasurementStopped(Exception):
-    """Somebody asked to stop, and what was reached is saved."""
+    """The measurement was stopped on request, with its progress saved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What a method reached under one protocol with one seed, on test.
+    """The result of a method under one protocol with one seed, on test.
 
     Attributes:
         method: a stable name, for programs.
-        label: the method, for people.
-        chosen: what validation chose, e.g. "round 9"; empty where there was no choice.
-        note: what a reader has to know about it.
-        ranks: of every user's test item, as `kept_ranks` has them; empty where they are not known.
+        label: the method's display name.
+        chosen: the choice of validation, such as "round 9", or empty without one.
+        note: a caveat.
+        ranks: of every user's test item, as `kept_ranks` has them, or empty where unknown.
     """
 
     method: str
@@ -86,18 +86,15 @@ class MethodTask:
     """Data, protocols and seeds for one method.
 
     Attributes:
-        settings: of the run that the method stands beside.
-        protocols: what one training of the method can be measured under.
+        settings: the settings of the run with which it is compared.
+        protocols: the protocols under which one training can be measured.
         seeds: for a method that depends on none, all of them are measured with one fit, because
             drawn candidates depend on them.
         n_clients: parties among which a federation's users are divided.
-        cells: the partition of these; see `simulate`.
-        budget: settings that a reference may try for a protocol on one set of rows.
-        folder: a training that is interrupted leaves its checkpoint here; None keeps nothing.
-        accept_other_arithmetic: whether a training that was interrupted goes on where training
-            rounds otherwise.
-        tell: called with a short text whenever something was reached.
-        stop: asked now and then; a method that sees it true raises `MeasurementStopped`.
+        label: the method's display name.
+        chosen: the choice of validation, such as "round 9", or empty without one.
+        note: a caveat.
+        ranks: of every user's test item, as `kept_ranks` has them, or empty where unknown.
     """
 
     settings: Settings
@@ -140,7 +137,7 @@ class Parts:
         self._identity = identity
 
     def training_folder(self, name: str) -> Path:
-        """Return where the part's training keeps its checkpoint; it may not exist."""
+        """Return the folder of the part's training checkpoint, which may not exist."""
         return self._trainings / name
 
     def load(self, name: str) -> tuple[Measurement, ...] | None:
@@ -161,7 +158,7 @@ class Parts:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(
                 f"{path} cannot be read: {error}.",
-                remedy="Delete it; what it held is measured again.",
+                remedy="Delete it. Its content is measured again.",
             ) from error
 
     def save(self, name: str, measurements: Sequence[Measurement]) -> None:
@@ -202,7 +199,7 @@ class Parts:
 
 
 _MOST_CELLS = 1 << 27
-"""Users times items up to which drawing candidates takes seconds."""
+"""The number of users times items up to which drawing candidates takes seconds."""
 
 
 def draws_negatives(plan: Plan) -> bool:
@@ -213,10 +210,10 @@ def draws_negatives(plan: Plan) -> bool:
 def protocol_groups(
     protocols: tuple[Protocol, ...], *, negatives: bool
 ) -> tuple[tuple[Protocol, ...], ...]:
-    """Return the protocols that one training can be measured under, group by group.
+    """Return the protocols in groups that one training can be measured under.
 
-    `paper` leaves the held-out items out of the pool of training negatives. Who draws negatives
-    trains differently for it; who draws none trains once.
+    `paper` leaves the held-out items out of the pool of training negatives. Methods with negatives
+    train separately for it, others train once.
     """
     if not negatives:
         return (protocols,) if protocols else ()
@@ -226,10 +223,10 @@ def protocol_groups(
 
 
 def further_protocols(plan: Plan, *, n_users: int, n_items: int) -> tuple[Protocol, ...]:
-    """Return what a simulation measures besides the plan's protocol: what costs hardly anything.
+    """Return further protocols that a simulation measures at hardly any cost.
 
-    `paper` is never among it: with negatives it takes a training of its own, without any it is
-    `sampled` under another name.
+    `paper` is never among them: with negatives it takes a separate training, without negatives it
+    equals `sampled`.
     """
     own = plan.evaluation.protocol
     if plan.evaluation.at > N_CANDIDATES or (own == "paper" and draws_negatives(plan)):
@@ -244,15 +241,15 @@ def train(task: MethodTask, settings: Settings, seed: int) -> SimulationResult:
     """Run a federation with one seed, measured under all of a task's protocols.
 
     Args:
-        settings: what trains; its protocol and seed are replaced by the task's.
+        settings: what trains. Its protocol and seed are replaced by the task's.
 
     Raises:
-        MeasurementStopped: the task asked to stop; with a folder the training can be resumed.
+        MeasurementStopped: the task asked to stop. With a folder the training can be resumed.
         TrainingError: it diverged.
     """
     plan_protocol = task.protocols[0]
     if not draws_negatives(settings.plan):
-        # Any protocol does; the settings' own is one that goes with the algorithm.
+        # Any protocol works, and the settings' own is valid for the algorithm.
         plan_protocol = settings.evaluation.protocol
     changed = settings.model_copy(
         update={

@@ -24,13 +24,13 @@ MOST_TRIALS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What settings came to on validation; test items have no part in it.
+    """The result of settings on validation. Test items have no part in it.
 
     Attributes:
-        values: the settings by dotted key; empty for those of the file.
-        rates: on validation, of the best version; None where training diverged.
+        values: the settings by dotted key, or empty for those of the file.
+        rates: rates on validation of the best version, or None if training diverged.
         round: that version.
-        note: why there are no rates, or what of its values was clipped.
+        note: why there are no rates, or how many values were clipped.
     """
 
     values: Values
@@ -40,20 +40,21 @@ class Trial:
 
 
 def grid_of(algorithm: str, given: Sequence[str]) -> tuple[Values, ...]:
-    """Return the settings to try: all combinations of what was given, or the algorithm's grid.
+    """Return the settings to try: all combinations of the given values, or the algorithm's grid.
 
     Args:
         given: texts like ``algorithm.alpha=1,10``.
 
     Raises:
-        SettingsError: a text of another form, too many combinations, or no grid to fall back on.
+        SettingsError: a text is malformed, there are too many combinations, or there is no default
+            grid.
     """
     if not given:
         own = ALGORITHMS[algorithm].about.grid
         if not own:
             raise SettingsError(
                 f"There is no grid of settings to try for {algorithm}.",
-                remedy="Say what to try, as in --try algorithm.learning_rate=0.5,1,2; repeat it "
+                remedy="Say what to try, as in --try algorithm.learning_rate=0.5,1,2. Repeat it "
                 "for combinations.",
             )
         return own
@@ -72,7 +73,7 @@ def grid_of(algorithm: str, given: Sequence[str]) -> tuple[Values, ...]:
     )
     if len(found) > MOST_TRIALS:
         raise SettingsError(
-            f"These are {len(found)} combinations; at most {MOST_TRIALS} are tried.",
+            f"These are {len(found)} combinations. At most {MOST_TRIALS} are tried.",
             remedy="Try fewer values at a time.",
         )
     return found
@@ -94,7 +95,7 @@ def try_settings(
         n_clients: parties among which the users are divided.
 
     Returns:
-        the trial and popularity's rates on validation; None when it was stopped.
+        the trial and popularity's rates on validation. None when it was stopped.
     """
     try:
         result = simulate(
@@ -122,7 +123,7 @@ def try_settings(
 
 
 def tried(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials, the best on validation first; of equals the earlier one."""
+    """Return the trials, the best on validation first. Of equals the earlier one."""
     return sorted(trials, key=lambda trial: -trial.rates.ndcg if trial.rates else 1.0)
 
 

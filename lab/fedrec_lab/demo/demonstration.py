@@ -61,9 +61,9 @@ def recording_of(workspace: Workspace) -> Path:
 
 
 def look_at_coordinator(workspace: Workspace) -> WireReport:
-    """Audit what passed a coordinator and what lies in its folder, by all that the clients know.
+    """Audit a coordinator's traffic and folder with all that the clients know.
 
-    Everything that was found is kept in the run's folder, field by field, as `AUDIT_NAME`.
+    All findings are stored in the run's folder, field by field, as `AUDIT_NAME`.
 
     Raises:
         FedrecError: when the recording, the folder or the keys cannot be read.
@@ -79,19 +79,19 @@ def look_at_coordinator(workspace: Workspace) -> WireReport:
 
 
 def finish_recording(console: Console, workspace: Workspace, *, keep: bool) -> None:
-    """Say where the audit's fields are, and leave the recording only where it is wanted."""
+    """Print where the audit's fields are, and keep the recording only on request."""
     folder = recording_of(workspace)
     console.print(f"\nField by field: {AUDIT_NAME} in the run's folder.")
     if not keep:
         mebibytes = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
         shutil.rmtree(folder)
         console.print(
-            f"The recording, {mebibytes:.1f} MiB, was deleted; --keep-recording leaves it there."
+            f"The recording, {mebibytes:.1f} MiB, was deleted. --keep-recording keeps it."
         )
         return
     recording = shlex.quote(str(folder))
     own = shlex.quote(str(workspace.parties.coordinator))
-    console.print("The recording is there, too; to look again:")
+    console.print("The recording is there, too. To look again:")
     console.print(f"  fedrec audit {own} --recording {recording}")
 
 
@@ -102,17 +102,17 @@ REFERENCES_SHOWN = ("ceiling", "ease", "edlae")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What a reader may choose.
+    """The options of the demo.
 
     Attributes:
-        algorithm: one that the starter has tried settings for.
-        rounds, rank: 0 takes those of the tried settings.
+        algorithm: one with tuned settings in the starter.
+        rounds, rank: 0 takes those of the tuned settings.
         protection: one of `fedrec.protection.PROTECTIONS`.
-        preset: parameter set of the protection; "default" is its first.
+        preset: parameter set of the protection. "default" is its first.
         compare: also run the federation without encryption, in one process.
-        second_act: then run fedals under bfv; only after fedmf.
-        keep_recording: leave the recorded traffic in the run's folder, beside what it showed.
-        accept_exposure: what a plan without encryption shows is accepted for all its processes.
+        second_act: then run fedals under bfv, after fedmf only.
+        keep_recording: keep the recorded traffic in the run's folder, next to its audit.
+        accept_exposure: consent to the exposure of a plan without encryption, for all processes.
     """
 
     algorithm: str = "fedmf"
@@ -136,7 +136,7 @@ class DemoOptions:
         return self._plan(self.algorithm, self.rounds, protection, rank)
 
     def second_plan(self) -> Plan | None:
-        """Return the plan of the second act, or None where there is none."""
+        """Return the plan of the second act, or None if there is none."""
         if not self.second_act or self.algorithm != FIRST:
             return None
         name = "none" if self.protection == "none" else "bfv"
@@ -184,7 +184,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
 
     Raises:
         FedrecError: when the federation cannot be started or fails.
-        TrainingError: the comparison came out otherwise; everything is written and told then.
+        TrainingError: the comparison came out otherwise. Everything is written and told then.
     """
     began = time.monotonic()
     plan = options.plan()
@@ -216,7 +216,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     parts = partition_users(data.interactions, options.n_clients)
     console.print(cast_table(plan, [part.n_users for part in parts]))
     console.print(trust_statement(plan))
-    console.print("Compiling the trainer; the result is kept for the next time")
+    console.print("Compiling the trainer. The result is kept for the next time")
     Learner(plan, len(data.catalogue), device=DEVICE).warm_up()
     view = run_federation(
         workspace,
@@ -331,7 +331,7 @@ def _show(console: Console, plan: Plan, outcome: _Outcome) -> None:
     console.print()
     console.print(_cost_table(outcome))
     console.print()
-    announce(console, "What the coordinator could see", ", in its recorded traffic and its folder")
+    announce(console, "The coordinator's view", ", in its recorded traffic and its folder")
     for sentence in outcome.exposure.sentences():
         console.print(f"  {sentence}")
     console.print()
@@ -348,7 +348,7 @@ def _show(console: Console, plan: Plan, outcome: _Outcome) -> None:
 def _cost_table(outcome: _Outcome) -> Table:
     table = Table(
         title="Bytes of one client in one round",
-        caption="uploads: for a table of all items; measured: only items that enough users hold",
+        caption="uploads: for a table of all items. Measured: only items that enough users hold",
         caption_justify="left",
     )
     table.add_column("what")

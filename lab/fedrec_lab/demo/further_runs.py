@@ -1,4 +1,4 @@
-"""The runs beside a demonstration's own: the comparison in one process, and the second act."""
+"""The demo's further runs: the comparison in one process, and the second act."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def differing_rounds(own: Sequence[RoundReport], others: Sequence[RoundReport]) 
 
     Args:
         own: the rounds of the single process.
-        others: those of the processes; a round that was given up leaves out a number, and no more.
+        others: those of the processes. A round that was given up leaves out a number, and no more.
     """
     if [report.kind for report in own] != [report.kind for report in others]:
         return [f"{len(others)} rounds were published, {len(own)} in one process"]
@@ -75,7 +75,7 @@ def differing_rounds(own: Sequence[RoundReport], others: Sequence[RoundReport]) 
 
 
 def _told(value: object) -> str:
-    # Rates tell HR and NDCG; a reader finds the rest in rounds.jsonl.
+    # Rates tell HR and NDCG. A reader finds the rest in rounds.jsonl.
     ndcg = getattr(value, "ndcg", None)
     return repr(value) if ndcg is None else f"NDCG {ndcg!r}"
 
@@ -86,7 +86,7 @@ def differing_tensors(when: str, own: SharedState, other: SharedState) -> list[s
     Args:
         when: which version it is, for the lines.
         own: the single process's model.
-        other: the processes' model; what was not exported is not looked at.
+        other: the processes' model. Tensors that were not exported are skipped.
     """
     found = []
     for name, values in sorted(other.tensors.items()):
@@ -119,7 +119,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnencryptedRun:
-    """What the federation reaches in one process and without encryption.
+    """The result of the federation in one process without encryption.
 
     Attributes:
         test: test rates of its version that was best on validation.
@@ -142,11 +142,11 @@ class UnencryptedRun:
 
         Args:
             protected: the rounds of the federation of processes.
-            models: its models, as a client exports them; None where its sums are not exact.
+            models: its models, as a client exports them, or None if its sums are not exact.
         """
         if models is None:
             return Verdict(
-                told="exact; those of the processes are only near them, as their set says."
+                told="exact. Sums of the processes only approximate them with this parameter set."
             )
         found = differing_rounds(self.rounds, protected.rounds)
         found += differing_tensors("the best model", self.best, models["best"])
@@ -201,7 +201,7 @@ def run_comparison(
     Raises:
         TrainingError: when training diverges or nothing was measured.
     """
-    # The protection stays, since cells count only under one; nothing is protected here.
+    # The protection stays, since cells count only under one. Nothing is protected here.
     settings = Settings.model_validate(plan.model_dump() | {"client": {"device": DEVICE}})
     users = leave_one_out(data.interactions, data.catalogue)
     result = simulate(
@@ -239,7 +239,7 @@ def run_comparison(
 
 
 def exported_models(workspace: Workspace) -> Mapping[Which, SharedState]:
-    """Let the first client export its models; the best one stays in the run's folder."""
+    """Let the first client export its models. The best one stays in the run's folder."""
     settings = workspace.parties.clients[0]
     ask_client(settings, "export-model", "--to", str(workspace.folder))
     with tempfile.TemporaryDirectory() as folder:
@@ -319,7 +319,7 @@ def run_federation(
     """Start all parties, show the rounds, and return what they measured.
 
     Args:
-        record_wire: a folder for a recording of the coordinator's traffic; None records nothing.
+        record_wire: a folder for a recording of the coordinator's traffic. None records nothing.
 
     Raises:
         FedrecError: when a process fails or the run cannot be followed.
@@ -349,10 +349,10 @@ def run_federation(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondAct:
-    """What the second federation reached.
+    """The result of the second federation.
 
     Attributes:
-        test: of its version that was best on validation.
+        test: rates of its best version on validation.
         seconds: from the start of its first process to its last round.
         folder: its run folder, inside the first one's.
     """
@@ -393,7 +393,7 @@ def run_second_act(
     """Run a federation of processes on data that the first one used, with new keys.
 
     Args:
-        path: where its run folder shall be; made here.
+        path: where its run folder shall be. Made here.
 
     Raises:
         FedrecError: when it cannot be started or fails.

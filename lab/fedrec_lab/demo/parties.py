@@ -1,4 +1,4 @@
-"""The demonstration's parties: who takes part, as processes that are watched."""
+"""The demo's parties as watched processes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from fedrec_lab.reports.round_report import RoundReport
 
 
 def cast_table(plan: Plan, users: Sequence[int]) -> Table:
-    """Return for every process who would run it, what it holds, and what it never sees.
+    """Return each process's operator, its data, and the data that it never sees, as a table.
 
     Args:
-        users: how many users each client has.
+        users: the number of users of each client.
     """
     table = Table(title="Who is who", title_justify="left")
-    for column in ("process", "who would run it", "holds", "never sees"):
+    for column in ("process", "run by", "holds", "never sees"):
         table.add_column(column)
     views = about_protection(plan.protection.name).views
     table.add_row("coordinator", "a service provider", *views)
@@ -70,7 +70,7 @@ class Failure:
     """A process that ended with an error.
 
     Attributes:
-        exit_code: what it left with; minus the number of the signal that ended it.
+        exit_code: what it left with. Minus the number of the signal that ended it.
         log: where its stderr went.
         last_lines: the end of that log.
     """
@@ -81,7 +81,7 @@ class Failure:
     last_lines: str
 
     def __str__(self) -> str:
-        """Return what happened, where the log is, and how it ends."""
+        """Return the event, the log's path, and the log's last lines."""
         how = f"ended with exit code {self.exit_code}"
         if self.exit_code < 0:
             how = f"was ended by {_signal_name(-self.exit_code)}"
@@ -110,15 +110,14 @@ class Processes:
         self._running: dict[str, subprocess.Popen[str]] = {}
 
     def start(self, name: str, *arguments: str, talks: bool = False) -> subprocess.Popen[str]:
-        """Start `fedrec ARGUMENTS`; what it prints goes to the log `name`.log.
+        """Start `fedrec ARGUMENTS`. Its output goes to the log `name`.log.
 
         Args:
             talks: its stdout goes to a pipe instead, for `first_line`. A process that prints more
-            than
-                a pipe holds would wait there for ever.
+            than a pipe holds would wait there for ever.
         """
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        # What parties tell of themselves is for their owner, whatever the umask leaves to others.
+        # Logs of parties are for their owner, whatever the umask.
         handle = os.open(self._log_of(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(handle, "ab") as log:
             os.fchmod(handle, 0o600)
@@ -138,7 +137,7 @@ class Processes:
         """Return the JSON object that a process prints first.
 
         Raises:
-            Unreachable: when it ends or says nothing sensible.
+            Unreachable: it ends, or its output is not valid.
         """
         process = self._running[name]
         assert process.stdout is not None  # opened as a pipe above
@@ -226,7 +225,7 @@ def follow_run(
     """Show a run until it ends.
 
     Args:
-        failures: processes that ended with an error; looked at several times a second.
+        failures: processes that ended with an error. Looked at several times a second.
         on_round: called with every published round.
         logs: folder of the processes' logs, named in errors.
 
@@ -234,7 +233,7 @@ def follow_run(
         TrainingError: when the run fails or a process ends with an error.
         Unreachable: when the coordinator falls silent.
     """
-    # The journal is a blocking stream; the main thread stays free for Ctrl-C and dead clients.
+    # The journal is a blocking stream. The main thread stays free for Ctrl-C and dead clients.
     broken: list[FedrecError] = []
 
     def read() -> None:
@@ -257,7 +256,7 @@ def follow_run(
             reader.join(timeout=0.2)
             refresh()
             _check(failures(), logs)
-    # When the coordinator dies, its journal may end before anybody looked at the processes.
+    # If the coordinator dies, its journal may end before the processes are checked.
     if broken or view.failed:
         _check(failures(), logs)
     remedy = f"The logs are in {logs}."
@@ -271,8 +270,8 @@ def _check(dead: list[Failure], logs: Path) -> None:
     if dead:
         raise TrainingError(
             "\n".join(map(str, dead)),
-            remedy=f"The other processes were stopped; their logs are in {logs}. Correct what the "
-            "log says and run the same command again.",
+            remedy=f"The other processes were stopped. Their logs are in {logs}. Correct the "
+            "problem in the log and run the same command again.",
         )
 
 
@@ -285,7 +284,7 @@ def _live(console: Console, link: AdminLink) -> Iterator[Callable[[], None]]:
     with Live(console=console, auto_refresh=False) as live:
 
         def refresh() -> None:
-            # Who falls silent is found by the journal's end, with its cause.
+            # The end of the journal shows which party failed, and why.
             with suppress(FedrecError):
                 live.update(status_table(link.status()), refresh=True)
 
@@ -303,12 +302,12 @@ ANY_PAGE = "127.0.0.1:0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parties:
-    """Where everybody's files are.
+    """The settings files and folders of all parties.
 
     Attributes:
         coordinator: its settings file.
         authority: the key authority's folder.
-        clients: the clients' settings files; their folders' names are theirs.
+        clients: the clients' settings files, in folders with the clients' names.
     """
 
     coordinator: Path
@@ -317,10 +316,10 @@ class Parties:
 
     @classmethod
     def of_kits(cls, kits: Path) -> Self:
-        """Return the parties of what `fedrec provision` made.
+        """Return the parties of a set of kits from `fedrec provision`.
 
         Raises:
-            SettingsError: there is no complete set of kits.
+            SettingsError: the set of kits is incomplete.
         """
         found = cls(
             coordinator=kits / COORDINATOR / "coordinator.toml",
@@ -339,7 +338,7 @@ class Parties:
 
     @property
     def operator(self) -> Path:
-        """What opens the operators' service."""
+        """The credentials for the operators' service."""
         return self.authority / "operator.pem"
 
 
@@ -357,16 +356,17 @@ def run_parties(
 ) -> None:
     """Start coordinator, key authority and clients, and show rounds until the run has ended.
 
-    Whatever ends this function ends all of them; what they saved lets the next call go on.
+    When this function ends for any reason, it ends all of them. They saved enough for the next call
+    to resume.
 
     Args:
-        logs: folder of their logs.
+        logs: the folder of their logs.
         on_start: called with the coordinator's address and that of its page, maybe empty.
-        record_wire: a folder for a recording of the coordinator's traffic; None records nothing.
-        page: where a browser may look, as host:port; None leaves it to the coordinator's settings.
+        record_wire: a folder for a recording of the coordinator's traffic, or None.
+        page: host:port of the page, or None for the coordinator's settings.
 
     Raises:
-        FedrecError: when a process fails or the run cannot be followed.
+        FedrecError: a process failed, or the run cannot be followed.
     """
     accepted = ["--accept-exposure"] if accept_exposure else []
     recorded = [] if record_wire is None else ["--record-wire", str(record_wire)]

@@ -19,12 +19,15 @@ from fedrec.settings.schema import Settings
 from fedrec_lab.demo.parties import Parties
 
 DEVICE = "cpu"
-"""Where everybody trains: there the bits are promised, on CUDA sums agree only within 1e-4."""
+"""The device of all training.
+
+On processors bits are reproducible, on CUDA sums agree only within 1e-4.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoData:
-    """What the demonstration runs on.
+    """The data of the demo.
 
     Attributes:
         note: one sentence for the reader, e.g. why it is synthetic.
@@ -38,7 +41,7 @@ class DemoData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """Where everything of a demonstration lies."""
+    """The folders of a demo."""
 
     folder: Path
     parties: Parties
@@ -52,7 +55,7 @@ class Workspace:
 
 
 def load_data(*, synthetic: bool) -> DemoData:
-    """Return MovieLens-100K, or planted taste clusters where it cannot be had."""
+    """Return MovieLens-100K, or planted taste clusters if it is unavailable."""
     reason = "as asked for"
     if not synthetic:
         try:
@@ -78,14 +81,14 @@ def load_data(*, synthetic: bool) -> DemoData:
 
 
 def provisioned(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Workspace:
-    """Make everybody's kit, as `fedrec provision` does for a trial.
+    """Make a kit for every party, as `fedrec provision` does for a trial.
 
     Args:
-        folder: the run's; the kits lie in `kits`.
-        plan: what all parties agree on.
-        n_clients: how many clients share the users.
+        folder: the run's folder, with the kits in `kits`.
+        plan: the settings on which all parties agree.
+        n_clients: number of clients among which users are divided.
     """
-    # The demonstration plays all parties; nothing else in this package knows the authority.
+    # The demonstration plays all parties. Nothing else in this package knows the authority.
     from fedrec_authority.provisioning import provision
 
     names = [f"client-{number}" for number in range(1, n_clients + 1)]
@@ -101,7 +104,7 @@ def provisioned(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> 
     provision(settings, kits, data.catalogue, interactions=data.interactions)
     data.catalogue.save(folder / "catalogue.csv")
     parties = Parties.of_kits(kits)
-    # Kits name a port that others call. Here any free one will do; clients are told which it is.
+    # Kits name a port that others call. Here any free one will do. Clients are told which it is.
     served = parties.coordinator.read_text("utf-8")
     parties.coordinator.write_text(served.replace("port = 7447", "port = 0"), "utf-8")
     return Workspace(

@@ -1,8 +1,8 @@
-"""A stopped simulation on disk, from which it goes on to the same bits.
+"""A checkpoint of a stopped simulation, from which it resumes to the same bits.
 
-`checkpoint.json` names its files by the SHA-256 of their content and is replaced in one step, so
-that a crash leaves the old checkpoint or the new one. The folder holds private vectors: mode
-0700, files 0600.
+`checkpoint.json` names its files by the SHA-256 of their content and is replaced atomically. A
+crash leaves the old checkpoint or the new one. The folder holds private vectors: mode 0700, files
+0600.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def simulation_identity(
     n_clients: int = 1,
     cells: Cells = (),
 ) -> str:
-    """Return what must be the same for a simulation to go on: plan, catalogue, data and cells.
+    """Return all that must be equal to resume a simulation: plan, catalogue, data and cells.
 
-    The number of clients is not part of it, since it changes no bit of the model, unless cells are
-    given or every client looks at how many of its own users hold an item. What trains is not
+    The number of clients is not part of it, because it changes no bit of the model. The exceptions
+    are given cells, and a floor on each client's own holders. The training path is not part of it
     either: a checkpoint's `Provenance` has it.
     """
     least = settings.client.minimum_own_item_users
@@ -105,7 +105,7 @@ class CheckpointFolder:
         return self._index.is_file()
 
     def open(self) -> None:
-        """Keep other processes from the run; what is there stays until `load` or `save`.
+        """Lock the run for this process. Its files stay until `load` or `save`.
 
         Raises:
             FolderInUse: another process trains in the run folder.
@@ -116,7 +116,7 @@ class CheckpointFolder:
         self._blocks.keep(path.name for path in (self._run_folder / BLOCKS).glob("*.bin"))
 
     def close(self) -> None:
-        """Let other processes go on with the run; an empty folder is removed."""
+        """Release the run for other processes, and remove the folder if it is empty."""
         if self._lock is not None:
             # Without its index a checkpoint may still be restored, so that its files stay.
             if not self.exists and not any(self._folder.glob("*.safetensors")):
@@ -131,7 +131,7 @@ class CheckpointFolder:
             initial: the run's first version, whose rows are left out where nothing trains them.
 
         Raises:
-            StorageError: it cannot be written; the old one is intact.
+            StorageError: it cannot be written. The old one is intact.
         """
         self._make()
         record: dict[str, object] = {
@@ -147,7 +147,7 @@ class CheckpointFolder:
         self._forget_all_but(record)
 
     def check_format(self) -> None:
-        """Refuse a checkpoint of another format; there may be none.
+        """Refuse a checkpoint of another format. There may be none.
 
         Raises:
             VersionMismatch: naming the numbers.
@@ -173,7 +173,7 @@ class CheckpointFolder:
             initial: returns the run's first version.
 
         Raises:
-            StorageError: there is none, or it is damaged; nothing was deleted.
+            StorageError: there is none, or it is damaged. Nothing was deleted.
             SettingsError: it belongs to other settings or other data.
             VersionMismatch: it has another format.
         """
@@ -241,7 +241,7 @@ class CheckpointFolder:
         )
 
     def _checked(self, name: str) -> Path:
-        """Return where a file of the checkpoint lies, if it is what was written."""
+        """Return the path of a checkpoint's file, after comparing it with its digest."""
         if Path(name).name != name:
             raise ValueError(f"{name!r} is no file of the checkpoint")
         path = self._folder / name

@@ -1,4 +1,4 @@
-"""A federation in one process: its parties' sums, under noise where the plan asks for it."""
+"""A federation in one process: its parties' sums, with noise if the plan has it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def make_adder(
 
 
 def add_segments(segments: Sequence[Segments]) -> dict[Protocol, MetricSums]:
-    """Return the sums of what was measured under further protocols; they are never protected."""
+    """Return the sums measured under further protocols, which are never protected."""
     total: Segments = {}
     for found in segments:
         for protocol, values in found.items():
@@ -114,7 +114,7 @@ class PrivacyAccount:
         return most is None or self._n_sums < most
 
     def participants(self, kind: RoundKind, round_id: RoundId) -> NDArray[np.bool_] | None:
-        """Return who takes part in a round, bool (n_users,), or None for everybody."""
+        """Return the users that take part in a round, bool (n_users,), or None for all."""
         coins = select_users(
             self._user_keys,
             seed=self._plan.federation.seed,
@@ -128,7 +128,7 @@ class PrivacyAccount:
         return may if coins is None else may & coins
 
     def charge(self, kind: RoundKind, round_id: RoundId) -> None:
-        """Count a training round for everybody who takes part in it."""
+        """Count a training round for every user in it."""
         chosen = self.participants(kind, round_id)
         if self._mechanism is None or kind != "train" or chosen is None:
             return
@@ -137,7 +137,7 @@ class PrivacyAccount:
 
 
 def round_kind(plan: Plan, round_id: int) -> RoundKind:
-    """Return what a round is for; rounds count from 1."""
+    """Return what a round is for. Rounds count from 1."""
     if round_id == 1:
         return "count"
     return "train" if round_id <= plan.rounds.total + 1 else "evaluate"
@@ -213,7 +213,7 @@ class SimulatedFederation:
         return RoundId(len(self._rounds))
 
     def advance(self) -> RoundReport:
-        """Hold the next round; after an error nothing has changed.
+        """Hold the next round. After an error nothing has changed.
 
         Raises:
             TrainingError: training diverged at every party.
@@ -228,7 +228,7 @@ class SimulatedFederation:
         diverged = [part.abstained for part in parts if part.abstained]
         if len(diverged) == sum(len(party.users) > 0 for party in self._parties):
             raise TrainingError(
-                f"Training diverged at all {len(diverged)} clients; at the first: {diverged[0]}"
+                f"Training diverged at all {len(diverged)} clients. At the first: {diverged[0]}"
             )
         spec = self._learner.server.travelling.layout(kind, self._shared).vector_spec
         aggregate = self._add_up(self._vectors(kind, round_id, parts), spec)
@@ -264,7 +264,7 @@ class SimulatedFederation:
     def _held_widely(
         self, aggregate: NDArray[np.int64], parts: Sequence[Contribution]
     ) -> NDArray[np.int64]:
-        """Leave out what the key authority would; other rounds have no such rows.
+        """Leave out what the key authority would. Other rounds have no such rows.
 
         Raises:
             SettingsError: nothing is left.
@@ -299,7 +299,7 @@ class SimulatedFederation:
         except SumOutOfBounds as error:
             raise InternalError(
                 f"{error.message} Federations would refuse this sum.",
-                remedy=f"{self._plan.algorithm.name} sends more than its tensors declare; this is "
+                remedy=f"{self._plan.algorithm.name} sends more than its tensors declare. This is "
                 "a defect of the algorithm.",
             ) from error
 
@@ -312,7 +312,7 @@ class SimulatedFederation:
             return vectors
         self._account.charge(kind, round_id)
         layout = self._learner.server.layout
-        # Fewer parties than a round needs stand for as many.
+        # A few parties represent the number that a round needs.
         more = max(0, fewest_clients(self._plan) - len(vectors))
         return [
             layout.add_noise(vector, 1 + (more if place == 0 else 0))
@@ -381,10 +381,10 @@ class SimulatedFederation:
         )
 
     def restore(self, folder: CheckpointFolder, *, accept_other_arithmetic: bool) -> None:
-        """Go back to a checkpoint of the same plan and data.
+        """Return to a checkpoint of the same plan and data.
 
         Raises:
-            RefusedError: it was trained under other arithmetic, which nobody accepted.
+            RefusedError: it was trained with other arithmetic, without acceptance.
         """
         checkpoint = folder.load(self._identity, self._learner.server.initial_shared)
         self._provenance = checkpoint.provenance.continued(

@@ -40,15 +40,15 @@ def select_users(
     fraction: float,
     counted: bool = False,
 ) -> NDArray[np.bool_] | None:
-    """Return who takes part in a round, bool (n_users,), or None for everybody.
+    """Return the users that take part in a round, bool (n_users,), or None for all.
 
     Args:
         user_keys: identities of all users of the federation, int64 (n_users,).
-        counted: take that share of the users exactly, rounded down and at least one, and not
-            those whose coin falls so.
+        counted: take exactly that share of the users, rounded down but at least one, instead of a
+            coin for each.
 
-    In a real federation a client's own secret keys the coin; here it is the public seed, so
-    that the result does not depend on how users are grouped.
+    In a real federation a client's own secret keys the coin. Here it is the public seed, so that
+    the result does not depend on how users are grouped.
     """
     if fraction >= 1.0:
         return None
@@ -57,7 +57,7 @@ def select_users(
     if not counted:
         return drawn < fraction
     chosen = np.zeros(len(user_keys), dtype=np.bool_)
-    # Who has equal numbers is told apart by its key, whatever the order of the users.
+    # Equal numbers are ordered by the users' keys, whatever the order of the users.
     order = np.lexsort((user_keys, drawn))
     # As a decimal: .29 of 100 users are 29, and not 28 as in binary.
     n_chosen = int(Decimal(repr(fraction)) * len(user_keys))
@@ -70,8 +70,8 @@ class Party:
 
     Args:
         user_index: positions of its users among all users of the simulation.
-        alone: whether it is the only one; then local-only training is no reference.
-        own_rows: that it contributes to; see `client.minimum_own_item_users`.
+        alone: whether it is the only one. Then local-only training is no reference.
+        own_rows: that it contributes to. See `client.minimum_own_item_users`.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Party:
 
     @property
     def private(self) -> PrivateState:
-        """Its users' own parameters; the first ones are drawn when they are first needed."""
+        """Its users' own parameters. The first ones are drawn when they are first needed."""
         if self._private is None:
             self._private = self.learner.local.initial_private(self.users)
         return self._private
@@ -109,10 +109,10 @@ class Party:
         shared: SharedState,
         participating: NDArray[np.bool_] | None,
     ) -> Contribution:
-        """Return this party's part of a round; its own state stays as it is.
+        """Return this party's part of a round, without changing its own state.
 
         Args:
-            participating: of all users of the simulation.
+            participating: a mask over all users of the simulation.
         """
         layout = self.learner.server.travelling.layout(kind, shared)
         if not len(self.users):
@@ -156,19 +156,19 @@ def make_parties(
 
     Args:
         also: protocols to measure under besides the plan's.
-        scratch: folder for files; see `Resources`.
+        scratch: folder for files. See `Resources`.
     """
     client = settings.client
     resources = replace(
         Resources.of(client),
         scratch=scratch,
-        # All parties' tables together take no more than one party's would.
+        # The tables of all parties together take no more memory than one party's would.
         table_bytes=(client.memory_mib << 20) // n_clients,
         # Parties train one after the other, in the same processes.
         workers=executor_of(client.workers, threads=client.threads, folder=scratch),
         beside=n_clients,
     )
-    # Drawn once: over a large catalogue that takes longer than a round.
+    # Drawn once, because over a large catalogue it takes longer than a round.
     initial = cache(algorithm_of(settings.plan, n_items).initial_shared)
     return [
         Party(
@@ -204,7 +204,7 @@ def _groups(users: UserSplit, n_clients: int) -> list[NDArray[np.int64]]:
 def counted_holders(
     settings: Settings, n_items: int, users: UserSplit, n_clients: int
 ) -> NDArray[np.int64]:
-    """Return what the parties' count round comes to: holders of each item, int64 (n_items,).
+    """Return the result of the parties' count round: holders of each item, int64 (n_items,).
 
     Raises:
         RefusedError: a party has fewer users than `client.minimum_own_item_users`.
@@ -234,7 +234,7 @@ def join_private(
 
 
 def split_private(party: Party, private: PrivateState) -> PrivateState:
-    """Return one party's share of everybody's private state, where its tables lie."""
+    """Return one party's share of all users' private state, in the same place."""
     if party.alone:
         return private.in_room(party.learner.local.room)
     own = party.learner.local.room.new(len(party.user_index), private.widths())

@@ -1,4 +1,4 @@
-"""What a simulation records of its rounds and users."""
+"""Record the rounds and users of a simulation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedrec_lab.simulation.checkpoint import CheckpointFolder
 from fedrec_lab.simulation.result import SimulationResult, UserRanks, against_popularity, user_ranks
 
 _USERS_WITH_TABLES = 50
-"""So many users' own tables are enough for the median of their spectra."""
+"""The number of users whose tables are enough for the median of their spectra."""
 
 
 def user_figures(
@@ -30,8 +30,7 @@ def user_figures(
 ) -> tuple[Figure, ...]:
     """Return quality by activity, its spread over clients, and the spectra of item tables.
 
-    A client is a party of the simulation; where there is one party, every user is a client, as in
-    the papers.
+    A client is a party of the simulation or, if there is only one, a user as in the papers.
 
     Args:
         ranks: of the held-out test items.
@@ -58,7 +57,7 @@ def user_figures(
             Figure(
                 name="spread-over-clients",
                 plot=share_of_clients(_clients(result, measured), gains, at=at, protocol=protocol),
-                caption="How quality on test is spread over clients; further right is better.",
+                caption="How quality on test is spread over clients. Further right is better.",
             )
         )
     best = result.best
@@ -82,7 +81,7 @@ def user_figures(
 
 
 def _clients(result: SimulationResult, measured: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Return the measured users of each client; a client without any is left out."""
+    """Return the measured users of each client. A client without any is left out."""
     if result.n_clients == 1:
         return list(measured[:, None])
     groups = user_groups(result.users.user_ids, result.n_clients)
@@ -91,10 +90,10 @@ def _clients(result: SimulationResult, measured: NDArray[np.int64]) -> list[NDAr
 
 
 def record_simulation(result: SimulationResult, run: RunFolder) -> None:
-    """Write model, users, metrics, ledger and report; then drop a finished run's checkpoint.
+    """Write model, users, metrics, ledger and report. Then drop a finished run's checkpoint.
 
     Raises:
-        StorageError: a file cannot be written; the checkpoint is still there.
+        StorageError: a file cannot be written. The checkpoint is still there.
     """
     run.write_settings(result.settings)
     run.write_environment(result.provenance)
@@ -113,7 +112,7 @@ def _ledger(result: SimulationResult) -> Ledger:
 
 
 def report_content(result: SimulationResult) -> ReportContent:
-    """Return what the report of a simulation says."""
+    """Return the content of a simulation's report."""
     settings = result.settings
     protocol, at = settings.evaluation.protocol, settings.evaluation.at
     compared = result.comparison()
@@ -141,7 +140,7 @@ def report_content(result: SimulationResult) -> ReportContent:
 
 
 def _also(compared: ComparisonTable) -> tuple[ProtocolTable, ...]:
-    """Return a table for each protocol that was measured besides the plan's, which is the first."""
+    """Return a table for each measured protocol, beginning with the plan's."""
     tables = []
     for protocol in compared.protocols[1:]:
         found = ((row.result(protocol), row.chosen(protocol)) for row in compared.rows)

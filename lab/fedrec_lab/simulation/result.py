@@ -1,4 +1,4 @@
-"""What came of a simulation: its rates and ranks."""
+"""The result of a simulation: its rates and ranks."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _SCORES_AT_ONCE = 1 << 26
 def model_ranks(
     learner: Learner, version: Version, users: UserSplit, split: Split = "test"
 ) -> NDArray[np.float64]:
-    """Return expected 0-based ranks under a version of the model; -1 without held-out item.
+    """Return expected 0-based ranks under a version of the model, or -1 without a held-out item.
 
     Args:
-        users: everybody, in the order of the version's private vectors.
+        users: all users, in the order of the version's private vectors.
     """
     ranks = np.full(len(users), -1.0)
     for rows, scores in learner.local.score_blocks(version.shared, users, version.private):
@@ -52,7 +52,7 @@ def model_ranks(
 def popularity_ranks(
     learner: Learner, version: Version, users: UserSplit, split: Split = "test"
 ) -> NDArray[np.float64]:
-    """Return expected 0-based ranks under the counts of holders; -1 without held-out item."""
+    """Return expected 0-based ranks under the counts of holders. -1 without held-out item."""
     ranks = np.full(len(users), -1.0)
     holders = version.shared.holders
     if holders is None:
@@ -67,7 +67,7 @@ def popularity_ranks(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UserRanks:
-    """Every user's rank of its held-out item; -1 without one.
+    """Every user's rank of its held-out item. -1 without one.
 
     Attributes:
         model: under the version that was chosen, float64 (n_users,).
@@ -114,7 +114,7 @@ class Version:
 
     Attributes:
         round: the round that published it.
-        validation_ndcg: what validation measured, None where it was not measured.
+        validation_ndcg: what validation measured, None if it was not measured.
     """
 
     round: RoundId
@@ -128,17 +128,17 @@ class SimulationResult:
     """A simulation that ended or was stopped.
 
     Attributes:
-        users: everybody, in the order of the private vectors.
+        users: all users, in the order of the private vectors.
         rounds: one report for each round, from round 1 on.
-        best: the version with the highest NDCG on validation, the earliest of equals; the last
-            one where nothing was measured, and the last measured one under privacy.
+        best: the earliest version with the highest NDCG on validation. Without measurements it is
+            the last one, and under privacy the last measured one.
         last: the last version.
-        evaluations: sums of the final evaluation with all references, by protocol; empty when
+        evaluations: sums of the final evaluation with all references, by protocol. Empty when
             stopped before.
-        finished: whether the federation came to its end.
-        provenance: what trained it, and what was accepted on the way.
+        finished: whether the federation reached its end.
+        provenance: the training path and arithmetic, with accepted changes.
         budget_spent: whether it ended because a further round would exceed the privacy budget.
-        n_clients: parties among whom the users were dealt out.
+        n_clients: parties among which the users were divided.
     """
 
     settings: Settings
@@ -155,13 +155,13 @@ class SimulationResult:
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
-        """What was measured, the plan's protocol first."""
+        """The measured protocols, beginning with the plan's."""
         also = (found.protocol for report in self.rounds for found in report.also)
         return tuple(dict.fromkeys((self.settings.evaluation.protocol, *also)))
 
     @property
     def evaluation(self) -> MetricSums | None:
-        """The final evaluation under the plan's protocol; None when stopped before."""
+        """The final evaluation under the plan's protocol. None when stopped before."""
         return self.evaluations.get(self.settings.evaluation.protocol)
 
     @property
@@ -175,8 +175,8 @@ class SimulationResult:
     def chosen(self, protocol: Protocol) -> tuple[int, Rates] | None:
         """Return the version that was best on a protocol's validation, and its test rates.
 
-        Of equal versions it is the earliest; None where nothing was measured. Under privacy it
-        is the last one: a choice by what was measured would be a release without noise.
+        Of equal versions it is the earliest, or None if nothing was measured. Under privacy it is
+        the last one: a choice by what was measured would be a release without noise.
         """
         last = self._is_noisy
         best: tuple[float, int, Rates] | None = None
@@ -196,7 +196,7 @@ class SimulationResult:
 
     @property
     def shortfall(self) -> str:
-        """What to say where popularity is as good as the chosen version; else nothing."""
+        """Return a warning if popularity is as good as the chosen version, or nothing."""
         report = self.best_report
         validation = None if report is None else report.validation
         return shortfall(self.settings.plan, validation, self.evaluation, self.rounds)
@@ -216,7 +216,7 @@ class SimulationResult:
         return ((model,) if own else ()) + references
 
     def comparison(self) -> ComparisonTable:
-        """Return all protocols side by side: the model, its references, and who learns nothing.
+        """Return all protocols in one table: the model, its references, and baselines.
 
         Each protocol chooses its round on its own validation.
         """
@@ -257,14 +257,14 @@ class SimulationResult:
 
     @property
     def cautions(self) -> dict[Protocol, str]:
-        """What has to stand beside protocols whose figures flatter every method."""
+        """Cautions for protocols whose figures flatter every method."""
         plan = self.settings.plan
         return protocol_cautions(plan, self.users, len(self.catalogue), self.protocols)
 
     def no_learning(self) -> Rates | None:
-        """Return what the leak is worth without any learning; None where there is none.
+        """Return the rates that the leak gives without learning, or None without a leak.
 
-        See `fedrec.evaluation.chance`; the leak is that of the protocol "paper".
+        The leak is that of the protocol "paper", computed by `fedrec.evaluation.chance`.
         """
         settings, holders = self.settings, self.best.shared.holders
         algorithm = algorithm_of(settings.plan, len(self.catalogue))

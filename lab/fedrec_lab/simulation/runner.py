@@ -1,8 +1,8 @@
-"""The experiment runner: a simulated federation from data and settings to a result.
+"""Run experiments: a simulated federation from data and settings to a result.
 
-Every command that trains stands on `simulate`: `fedrec simulate`, `evaluate`, `tune`, `reproduce`
-and the demo's comparison. It saves checkpoints, goes on from them to the same bits, and stops
-after a round when it is asked to.
+Every command that trains uses `simulate`: `fedrec simulate`, `evaluate`, `tune`, `reproduce` and
+the demo's comparison. It saves checkpoints, resumes from them to the same bits, and stops after a
+round on request.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def given_or_read(
         DataError: the file cannot be used.
     """
     if (users is None) != (catalogue is None):
-        raise SettingsError("Users and catalogue belong together; one of them is missing.")
+        raise SettingsError("Users and catalogue belong together. One of them is missing.")
     if users is None or catalogue is None:
         return read_users(settings.data, reader="a simulation", warn=True)
     return users, catalogue
@@ -64,34 +64,33 @@ def simulate(
     clock: Clock | None = None,
     also: Sequence[Protocol] = (),
 ) -> SimulationResult:
-    """Run a federation in this process until its end, or until `stop` says so.
+    """Run a federation in this process until its end, or until `stop` returns true.
 
     Args:
-        n_clients: parties among which the users are divided; 1 is fastest.
-        cells: the partition of a deployed federation: which parties, counted from 0 in the order
-            in which users are dealt, are in which cell; `fedrec.plan.travelling_rows.deal_cells`
-            and `cells_of_roster` make it. It changes bits only where the key authority opens
-            sums: items are trained that enough users hold outside federation.corrupt_cells.
-        protect: really protect, add and reveal every round, as the settings say.
-        folder: the run folder; without one nothing is written and nothing can be resumed. A
+        n_clients: parties among which the users are divided. 1 is fastest.
+        cells: the partition of a deployed federation, as positions of parties, made by
+            `fedrec.plan.travelling_rows.deal_cells` or `cells_of_roster`. It changes bits only if
+            the key authority opens sums, because it decides which items are trained.
+        protect: protect, add and open every round with the protection of the settings.
+        folder: the run folder. Without one, nothing is written and the run can't be resumed. A
             checkpoint is written when the run stops, and every half minute.
-        resume: go on from the folder's checkpoint, to the same bits.
-        accept_other_arithmetic: go on even where training rounds otherwise than before, to bits
-            as good; the checkpoint and the result say so.
-        on_round: told of each round after it was published.
-        stop: asked after every round.
-        users: the data; without them the settings' data file is read.
-        also: protocols to measure under besides the plan's. They choose no version: the model
-            is the one that was best under the plan's.
+        resume: resume from the folder's checkpoint, to the same bits.
+        accept_other_arithmetic: resume even if training rounds differently, to bits as good. The
+            checkpoint and the result record it.
+        on_round: called after each published round.
+        stop: called after every round.
+        users: the data. If omitted, the settings' data file is read.
+        also: further protocols to measure. They choose no version: the model is the best one under
+            the plan's protocol.
 
     Raises:
-        SettingsError: settings that cannot be used, also for resuming.
-        DataError: data that cannot be used, or too little of it.
-        TrainingError: training diverged; the folder's checkpoint is the version before.
+        SettingsError: the settings are invalid, or do not match the checkpoint.
+        DataError: the data cannot be used, or is too little.
+        TrainingError: training diverged. The folder's checkpoint is the version before.
         FolderInUse: another process trains in the run folder.
         StorageError: there is nothing to resume, or the disk is full.
-        VersionMismatch: what should be resumed has another format.
-        RefusedError: it was trained under other arithmetic, which nobody accepted.
+        VersionMismatch: the checkpoint has another format.
+        RefusedError: it was trained with other arithmetic, without acceptance.
     """
     if resume and folder is None:
         raise SettingsError("Resuming needs the run folder of the stopped run.")

@@ -1,8 +1,8 @@
-"""The same federation under several seeds, side by side in processes of their own.
+"""Run the same federation under several seeds, in parallel processes.
 
 Each seed's run is that of `simulate` alone, to the bit: seeds share nothing but the machine. Every
 process gets its share of the cores, records its own run folder and keeps its own checkpoint, so
-that a stopped seed goes on like any stopped run.
+that a stopped seed resumes like any stopped run.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedResult:
-    """What a seed's run came to; everything else is in its folder.
+    """The result of a seed's run. Everything else is in its folder.
 
     Attributes:
         best_round: the version chosen on validation.
-        n_rounds: rounds that were held.
+        n_rounds: number of rounds.
         rows: the result table on test, the model first.
     """
 
@@ -57,7 +57,7 @@ class SeedResult:
     rows: tuple[ResultRow, ...]
 
     def to_json(self) -> str:
-        """Return it as JSON; floats keep all their digits."""
+        """Return it as JSON. Floats keep all their digits."""
         return _RESULT.dump_json(self).decode()
 
     @classmethod
@@ -71,10 +71,10 @@ _RESULT = TypeAdapter(SeedResult)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedJob:
-    """What one process has to do.
+    """The job of one process.
 
     Attributes:
-        users, catalogue: the data; without them the process reads those of the settings.
+        users, catalogue: the data. If omitted, the process reads the settings' data file.
     """
 
     settings: Settings
@@ -151,7 +151,7 @@ def settings_of_seeds(settings: Settings, seeds: Sequence[int]) -> dict[int, Set
     """
     if not seeds or len(set(seeds)) != len(seeds):
         raise SettingsError(
-            f"The seeds are {list(seeds)}; expected one or more, each once.",
+            f"The seeds are {list(seeds)}. Expected one or more, each once.",
             remedy="Name every seed once, e.g. 1,2,3.",
         )
     outside = [seed for seed in seeds if not 0 <= seed < 2**63]
@@ -185,21 +185,21 @@ def simulate_seeds(
 
     Args:
         folders: an existing run folder for each seed, in the order in which they are begun.
-        jobs: processes at a time; 0 for one a core.
+        jobs: processes at a time. 0 for one a core.
         on_round: told of each seed's rounds, in the order of each seed.
-        stop: asked all the time; then every run stops after its round and saves. Seeds that were
+        stop: asked all the time. Then every run stops after its round and saves. Seeds that were
             not begun are not in the result.
 
     Raises:
-        SettingsError: settings that cannot be used; see `settings_of_seeds`, too.
-        FedrecError: what stopped one of the runs; the others were stopped and saved.
+        SettingsError: settings that cannot be used. See `settings_of_seeds`, too.
+        FedrecError: what stopped one of the runs. The others were stopped and saved.
     """
     of_seeds = settings_of_seeds(settings, list(folders))
     at_once = min(jobs or available_cores(), len(folders))
     share = max(1, available_cores() // at_once)
     threads = min(settings.client.threads or share, share)
     asked = settings.client.workers
-    # "auto" takes no more processes than threads.
+    # "auto" takes at most as many processes as threads.
     each = asked if asked == "auto" else min(asked, share)
     within = {"threads": threads, "workers": each}
     waiting = [
@@ -223,7 +223,7 @@ def simulate_seeds(
 
 
 class _Workers:
-    """At most so many processes at a time, and what they say."""
+    """A limited number of parallel processes, and their messages."""
 
     def __init__(self, at_once: int, on_round: Callable[[int, RoundReport], None] | None) -> None:
         self._at_once = at_once
@@ -235,7 +235,7 @@ class _Workers:
         self._failed: FedrecError | None = None
 
     def run(self, waiting: list[SeedJob], stop: Callable[[], bool]) -> dict[int, SeedResult]:
-        """Hold all runs; return what came of those that began."""
+        """Hold all runs. Return what came of those that began."""
         stopped = False
         while waiting or self._running:
             if not stopped and (stop() or self._failed is not None):
@@ -268,7 +268,7 @@ class _Workers:
         self._ears[-1].start()
 
     def _listen(self, seed: int, pipe: IO[bytes]) -> None:
-        """Pass on what a process says; at last None."""
+        """Forward the messages of a process, and None at the end."""
         with pipe:
             while (frame := read_frame(pipe)) is not None:
                 self._said.put((seed, frame[0]))
@@ -303,13 +303,13 @@ class _Workers:
         self._failed = InternalError(
             f"The process of seed {seed} died with exit code {process.returncode}.",
             remedy="If the machine ran out of memory, take fewer --jobs or lower "
-            "client.memory_mib; the run can be resumed from its folder."
+            "client.memory_mib. The run can be resumed from its folder."
             if killed
-            else "What it said of it is on stderr; the run can be resumed from its folder.",
+            else "Its output on stderr has the reason. The run can be resumed from its folder.",
         )
 
     def end(self) -> None:
-        """Let none outlive this one; only after an error or a second Ctrl-C is any left."""
+        """Let none outlive this one. Only after an error or a second Ctrl-C is any left."""
         for process in self._running.values():
             process.kill()
         for process in self._running.values():

@@ -146,7 +146,9 @@ def test_items_that_contradict_the_catalogue_are_refused(fedrec, settings_file):
 
 
 def test_explain(fedrec, settings_file):
-    assert "Training rounds to publish." in fedrec("check", "--explain", "rounds.total").out
+    assert (
+        "Number of training rounds to publish." in fedrec("check", "--explain", "rounds.total").out
+    )
     assert len(fedrec("check", "--explain", "--json").json["settings"]) == len(explain())
     unknown = fedrec("check", "--explain", "rounds.totl")
     assert unknown.code == 2

@@ -35,7 +35,7 @@ def test_privacy_is_priced(fedrec, settings_file):
     assert found["epsilon_coordinator"] == pytest.approx(1.8005, rel=0.01)
     assert found["deviation"] == pytest.approx(2.0, rel=1e-4)
     assert found["deviation_of_mean"] == pytest.approx(0.2, rel=1e-4)
-    assert any("Of 9 training rounds the budget pays for 5" in w for w in outcome.json["warnings"])
+    assert any("The budget pays for 5 of 9 training rounds" in w for w in outcome.json["warnings"])
     told = fedrec("check", settings_file, *values).out
     assert "What sums hide of a single user" in told and "No amplification" in told
     assert "against the coordinator" in told and "and one client with it" in told

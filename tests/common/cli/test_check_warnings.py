@@ -98,7 +98,7 @@ def test_masks_say_who_must_stay_and_what_the_steps_cost(fedrec, settings_file):
     assert found["down_bytes"] == 3 * 192 + 2 * 84 + 2 + 3 * 66
     assert any("a single drop-out abandons the round" in line for line in three["warnings"])
     # Three shares of three, one of which the client keeps: its two neighbours have too few.
-    (who,) = (line for line in three["warnings"] if "taken off a single update" in line)
+    (who,) = (line for line in three["warnings"] if "masks from a single update" in line)
     assert "that takes 3 shares of its client's secrets, and the 2 others hold 2" in who
     assert "neighbours collude" not in who
     four = fedrec(*masked, "--clients", "4").json["warnings"]
@@ -134,7 +134,9 @@ def test_masks_say_what_keeps_four_bytes_a_value():
 @pytest.mark.parametrize(("name", "said"), [("ckks", 1), ("bfv", 0), ("paillier", 0)])
 def test_what_a_sum_without_tags_rests_on_is_said(name, said):
     plan = plan_of(protection={"name": name, "key_holder": "authority"})
-    assert sum("all clients are taken to be honest" in text for text in warnings_for(plan)) == said
+    assert (
+        sum("all clients are assumed to be honest" in text for text in warnings_for(plan)) == said
+    )
 
 
 def test_a_disk_without_room_for_private_tables_is_warned_of(fedrec, tmp_path, monkeypatch):

@@ -102,7 +102,7 @@ def test_a_setting_and_a_flag_go_before_the_description(fedrec, tmp_path, descri
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("separator = 'comma\n", "odd.csv.gz.data.toml:1: this is not TOML"),
+        ("separator = 'comma\n", "odd.csv.gz.data.toml:1: invalid TOML"),
         ("seperator = 'comma'\n", "odd.csv.gz.data.toml:1: seperator is none of layout, columns"),
         ("minimum_interactions = 0\n", "data.toml:1: data.minimum_interactions = 0: expected"),
         ("path = 'x'\n", "path is none of layout"),

@@ -204,7 +204,7 @@ def test_a_round_that_waits_for_the_key_authority():
     assert status_rows(RunStatus.of(status))[-1][1] == f"{waits} on {before:%Y-%m-%d}"
     status.authority_heard = 0.0
     told = status_rows(RunStatus.of(status))[-1][1]
-    assert told.endswith("the key authority, not heard from since the coordinator started")
+    assert told.endswith("the key authority, not heard since the coordinator started")
     status.waits_for = "its newest folder: south reports round 9"
     problem = ("problem", "waits for its newest folder: south reports round 9")
     assert problem in status_rows(RunStatus.of(status)), "also while a round goes on"

@@ -104,7 +104,7 @@ def test_whether_a_stopped_deployed_run_is_flattered_is_not_known():
         (
             None,
             "sampled (?)",
-            "sampled (?): it is not known yet whether this flatters every method, ",
+            "sampled (?): whether this flatters every method is not known: ",
         ),
     ],
 )

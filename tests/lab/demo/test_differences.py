@@ -135,7 +135,7 @@ def test_not_the_same(comparison):
 def test_nothing_is_promised_of_sums_that_are_not_exact(comparison):
     verdict = comparison.judge(view(ROUNDS[:-1]), None)
     assert verdict.differences == ()
-    assert "only near them" in comparison.sentences(verdict)[0]
+    assert "only approximate them" in comparison.sentences(verdict)[0]
 
 
 def test_a_round_that_was_given_up_leaves_out_a_number(comparison):

@@ -106,7 +106,7 @@ async def test_a_federation_that_forms_names_who_applied(tmp_path):
     assert "have applied. So far, south applied. Start the others" in one
     assert ". So far, north, and south applied. " in two
     assert len(unnamed) > len(two)
-    assert ", and 1 more applied; " in many
+    assert ", and 1 more applied. " in many
 
 
 async def test_who_joined_and_asks_for_nothing_is_not_called_away(tmp_path):

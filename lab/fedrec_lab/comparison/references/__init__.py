@@ -19,4 +19,4 @@ REFERENCES: dict[str, type[Reference]] = {
     "centralised-ncf": CentralisedNCF,
     "centrap": CentRAP,
 }
-"""In the order of their rows; what a federation measures itself comes before them."""
+"""References in the order of their rows, which follow the federation's own."""

@@ -41,7 +41,7 @@ from fedrec_lab.comparison.measurement import (
 from fedrec_lab.comparison.references.reference import Reference
 
 ROUNDS_BESIDE = TUNED["fedmf"].rounds.total
-"""Rounds beside a run with another algorithm."""
+"""The number of rounds if the run has another algorithm."""
 _WIDE_CLIP = 64.0
 _SUM_BITS = 61
 """Sums of all users' values stay inside signed words of 64 bits."""
@@ -50,7 +50,7 @@ _MOST_FRACTION_BITS = 40
 
 def centralised(settings: Settings, algorithm: AlgorithmSettings, *, rounds: int) -> Settings:
     """Return a run's settings with another algorithm, all of whose data is in one place."""
-    # Of users who are weighed each counts as often as its weight.
+    # Weighted users count as often as their weight.
     room = settings.federation.maximum_users * MOST_SAMPLES
     bits = min(_MOST_FRACTION_BITS, _SUM_BITS - room.bit_length())
     update = UpdateSettings(structure="dense", clip=_WIDE_CLIP, fraction_bits=bits)
@@ -72,7 +72,7 @@ class _Centralised(Reference):
     settings_type: ClassVar[type[AlgorithmSettings]]
 
     def settings(self, run: Settings) -> Settings:
-        """Return what is trained: the run's own hyperparameters where it has this algorithm."""
+        """Return the settings to train: the run's own hyperparameters if it has this algorithm."""
         if isinstance(run.algorithm, self.settings_type):
             return centralised(run, self.unbounded(run.algorithm), rounds=run.rounds.total)
         return centralised(run, self.unbounded(self.default()), rounds=ROUNDS_BESIDE)
@@ -84,11 +84,11 @@ class _Centralised(Reference):
 
     @classmethod
     def default(cls) -> AlgorithmSettings:
-        """Return what is trained beside another algorithm."""
+        """Return the settings to train for a run with another algorithm."""
         return cls.settings_type.model_validate({})
 
     def measure(self, task: MethodTask) -> list[Measurement]:
-        """Train once for each seed; see `Reference.measure`."""
+        """Train once for each seed. See `Reference.measure`."""
         settings = self.settings(task.settings)
         found: list[Measurement] = []
         for seed in task.seeds:
@@ -130,7 +130,7 @@ _USERS_SCORED = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Everybody's samples of a round, int64 and float32 (n_samples,).
+    """All users' samples of a round, int64 and float32 (n_samples,).
 
     Attributes:
         user, item: positions of users and of active items.
@@ -142,11 +142,11 @@ class Pool:
 
 
 class PooledModel:
-    """FedRAP's tensors for all users, and steps on minibatches of anybody's samples.
+    """FedRAP's tensors for all users, and steps on minibatches of pooled samples.
 
     Args:
-        algorithm: whose loss and phases are taken.
-        shared, private: first values by name; own rows (n_users, n_items, dim).
+        algorithm: the source of loss and phases.
+        shared, private: initial values by name. Own rows are (n_users, n_items, dim).
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class PooledModel:
         return (stored * self._scale).view(-1, self._n_items, stored.shape[-1])
 
     def train(self, pool: Pool, published: int, order: torch.Generator) -> float:
-        """Take a round's passes; return the mean loss of all samples that were passed."""
+        """Take a round's passes. Return the mean loss of all samples that were passed."""
         settings = self._algorithm.settings
         ((step,),) = self._algorithm.phases({"published": float(published)})[0].steps
         assert isinstance(step, Sgd)
@@ -189,7 +189,7 @@ class PooledModel:
     def _step(
         self, pool: Pool, part: torch.Tensor, step: Sgd, slower: float, published: int
     ) -> float:
-        """Move everything by the gradient of a minibatch's mean loss; return that."""
+        """Move everything by the gradient of a minibatch's mean loss. Return that."""
         user, item, label = (values[part] for values in (pool.user, pool.item, pool.label))
         places = {
             "item_embedding": item,
@@ -250,9 +250,9 @@ class CentRAP(Reference):
     beside: ClassVar[str] = "fedrap"
 
     def settings(self, run: Settings) -> Settings:
-        """Return what is trained: the run's own hyperparameters where it is FedRAP's.
+        """Return the settings to train: the run's own hyperparameters if it is FedRAP's.
 
-        Noise is left out: nothing is sent that it could hide.
+        Noise is omitted, because nothing is sent.
         """
         if isinstance(run.algorithm, FedRAPSettings):
             values = run.algorithm.model_dump(exclude=_NOISE)
@@ -260,7 +260,7 @@ class CentRAP(Reference):
         return centralised(run, FedRAPSettings(), rounds=ROUNDS_BESIDE)
 
     def measure(self, task: MethodTask) -> list[Measurement]:
-        """Train once for each seed; see `Reference.measure`.
+        """Train once for each seed. See `Reference.measure`.
 
         Raises:
             TrainingError: it diverged.
@@ -326,7 +326,7 @@ class _Run:
         self.best: dict[Protocol, tuple[float, int, Rates, tuple[float, ...]]] = {}
 
     def train(self, published: int) -> float:
-        """Take the training round after so many; return its mean loss."""
+        """Train the next round and return its mean loss."""
         order = torch.Generator().manual_seed(self._seed * 1_000_003 + published)
         return self.model.train(self._pool(published + 1), published, order)
 
@@ -342,7 +342,7 @@ class _Run:
         return Pool(user=user, item=samples.item[row], label=samples.label[row])
 
     def measure(self, number: int, at: int) -> None:
-        """Rank everybody's held-out items; keep what is best on validation."""
+        """Rank all held-out items, and keep the best version on validation."""
         users = self._task.users
         splits: tuple[Split, Split] = ("validation", "test")
         ranks = {

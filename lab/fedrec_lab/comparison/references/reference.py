@@ -47,10 +47,10 @@ class Reference(ABC):
 
     Attributes:
         name: its name in `REFERENCES` and in files.
-        label: what people read.
-        job_for_each_seed: whether each seed is trained for itself, and resumed so.
-        draws_negatives: whether `paper` takes a training of its own.
-        beside: the algorithm beside whose runs alone it is measured; empty for all.
+        label: its display name.
+        job_for_each_seed: whether each seed is trained, and resumed, on its own.
+        draws_negatives: whether it trains on sampled negatives, and thus once more for `paper`.
+        beside: the only algorithm with which it is compared, or empty for all.
     """
 
     name: ClassVar[str]
