@@ -151,6 +151,8 @@ def evaluate(
     sampled share a training, paper has its own where the algorithm draws negatives. References
     train on all users' data in one place, which a deployed federation never does, and are shown on
     the rows that may travel and on all rows. A difference has its paired bootstrap interval.
+    Tuning iALS and LightGCN takes minutes, up to 20 together on MovieLens-100K with the defaults.
+    --budget 4 or --skip ials --skip lightgcn shortens it.
     Ctrl-C stops after the round and saves; a second one stops at once. --resume is refused where
     training rounds otherwise than in the folder, unless --accept-other-arithmetic is given. The
     last line on stdout is the folder.

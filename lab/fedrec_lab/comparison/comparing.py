@@ -112,7 +112,7 @@ def jobs_of(
             jobs.append(_job("", settings.algorithm.name, group, (seed,)))
     for name in references:
         reference = REFERENCES[name]
-        if reference.beside not in ("", settings.algorithm.name):
+        if reference.only_with not in ("", settings.algorithm.name):
             continue
         for group in protocol_groups(protocols, negatives=reference.draws_negatives):
             for chosen in ((seed,) for seed in seeds) if reference.job_for_each_seed else (seeds,):

@@ -59,7 +59,7 @@ class Measurement:
 
 
 def kept_ranks(ranks: NDArray[np.float64], at: int) -> tuple[float, ...]:
-    """Return expected 0-based ranks, -1 without a test item; all misses have rank K."""
+    """Return expected 0-based ranks, -1 without a test item. A miss has rank K."""
     return tuple(np.minimum(ranks, at).tolist())
 
 

@@ -97,7 +97,7 @@ def finish_recording(console: Console, workspace: Workspace, *, keep: bool) -> N
 
 FIRST, SECOND = "fedmf", "fedals"
 REFERENCES_SHOWN = ("ceiling", "ease", "edlae")
-"""Those that are tuned in seconds; `fedrec evaluate` has more."""
+"""The references that are tuned in seconds. `fedrec evaluate` has more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +235,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
         announce(
             console,
             "Comparing",
-            ": the same federation without encryption, in one process; then EASE and EDLAE",
+            ": the same federation without encryption, in one process, then EASE and EDLAE",
         )
         comparison = _compare(workspace, data, console)
         verdict = comparison.judge(view, models)

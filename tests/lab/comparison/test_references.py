@@ -201,7 +201,7 @@ def test_where_all_rows_travel_a_reference_is_shown_once(task_of, small):
 
 def test_ease_refuses_a_catalogue_that_is_too_large(task_of, monkeypatch):
     monkeypatch.setattr(item_weights, "MOST_INVERTED", 5)
-    with pytest.raises(SettingsError, match="more than the 5"):
+    with pytest.raises(SettingsError, match="at most 5 rows"):
         item_weights.Ease().measure(task_of())
 
 

@@ -247,7 +247,7 @@ class CentRAP(Reference):
     label: ClassVar[str] = "CentRAP, centralised"
     job_for_each_seed: ClassVar[bool] = True
     draws_negatives: ClassVar[bool] = True
-    beside: ClassVar[str] = "fedrap"
+    only_with: ClassVar[str] = "fedrap"
 
     def settings(self, run: Settings) -> Settings:
         """Return the settings to train: the run's own hyperparameters if it is FedRAP's.

@@ -30,10 +30,9 @@ class IALS(ScoredReference):
         L = sum_ui c_ui (y_ui - <p_u, q_i>)^2 + sum_u lambda_u |p_u|^2 + sum_i lambda_i |q_i|^2
 
     with y = 1 and c = 1 + alpha for an interaction, y = 0 and c = 1 otherwise, and
-    lambda_u = lambda (n_u / 64)^exponent. Both sides are improved in turn, each by a few steps of
-    conjugate gradients from its last vectors ("Applications of the Conjugate Gradient Method for
-    Implicit Feedback Collaborative Filtering", Takacs et al. 2011). The package `implicit` does so,
-    too, but has one lambda for all.
+    lambda_u = lambda (n_u / 64)^exponent. Users and items are improved in turn, each by a few steps
+    of conjugate gradients from their last vectors (Takacs, Pilaszy and Tikk 2011). The package
+    `implicit` works alike, but has one lambda for all.
     """
 
     name: ClassVar[str] = "ials"
@@ -111,7 +110,7 @@ def improved(
 def torch_sparse(matrix: Any) -> torch.Tensor:
     """Return a matrix of scipy's as one of torch's, in rows."""
     with warnings.catch_warnings():
-        # Torch says that its sparse matrices may change their interface.
+        # Torch warns that the interface of its sparse matrices may change.
         warnings.simplefilter("ignore")
         return torch.sparse_csr_tensor(
             torch.from_numpy(matrix.indptr.astype(np.int64)),
@@ -146,8 +145,8 @@ class LightGCN(ScoredReference):
     vectors are M E with M = (I + A + ... + A^layers) / (layers + 1). The loss of an interaction
     (u, i) and an item j that u does not have is softplus(x_uj - x_ui) plus decay / 2 times the
     squared lengths of their first vectors. M is symmetric, so that a gradient with respect to M E
-    becomes one with respect to E by M, too. Adam takes large batches; the numbers of passes that
-    are tried are versions of one training.
+    becomes one with respect to E by M, too. Adam takes large batches. One training gives the models
+    for all numbers of passes to try.
     """
 
     name: ClassVar[str] = "lightgcn"
@@ -243,7 +242,7 @@ def _train(
 def _unseen(
     owner: torch.Tensor, known: torch.Tensor, n_items: int, random: torch.Generator
 ) -> torch.Tensor:
-    """Draw an item for each user; one that the user has is drawn again, a few times."""
+    """Draw an item for each user, again up to five times if the user has it."""
     drawn = torch.randint(n_items, owner.shape, generator=random)
     for _ in range(5):
         cells = owner * n_items + drawn

@@ -34,7 +34,7 @@ class Edlae(ScoredReference):
     """EDLAE: "Autoencoders that don't overfit towards the Identity" (Steck 2020), section 3.
 
     X (n_users x n_items) is 1 where a user has an item. Training drops each of a user's items with
-    probability p; in closed form this is a ridge on the diagonal in proportion to the counts. With
+    probability p. In closed form this is a ridge on the diagonal in proportion to the counts. With
 
         D = lambda I + p / (1 - p) diag(X^T X),    P = (X^T X + D)^-1,
         B_ij = -P_ij / P_jj  for i /= j,    B_ii = 0,    the scores are X B.
@@ -58,8 +58,9 @@ class Edlae(ScoredReference):
         """
         if min(len(users), n_items) > MOST_INVERTED:
             raise SettingsError(
-                f"{self.label} inverts a matrix of users or of items; {len(users)} users and "
-                f"{n_items} items are more than the {MOST_INVERTED} that it is tried with.",
+                f"{self.label} inverts a matrix with a row for each user or each item, whichever "
+                f"is smaller. It takes at most {MOST_INVERTED} rows, but there are {len(users)} "
+                f"users and {n_items} items.",
                 remedy="Raise federation.minimum_item_users to have fewer items.",
             )
         held = interactions_of(users, n_items)
@@ -122,7 +123,7 @@ _WEIGHTINGS = ("cosine", "BM25", "TF-IDF")
 class ItemKNN(ScoredReference):
     """ItemKNN as the package `implicit` has it: the cosine of items' columns, nearest items alone.
 
-    Columns are weighted by nothing, BM25 or TF-IDF; the axis `weighting` counts these.
+    The axis `weighting` is 0 for plain columns, 1 for BM25 and 2 for TF-IDF.
     """
 
     name: ClassVar[str] = "item-knn"
@@ -167,8 +168,8 @@ class ItemKNN(ScoredReference):
 class RP3Beta(ScoredReference):
     """RP3beta (Paudel et al. 2017): three steps of a random walk, popular items pushed back.
 
-    With p_ui = 1 / n_u and p_iu = 1 / n_i where user u has item i, each to the power alpha, the
-    weight from item i to item j is sum_u p_iu p_uj / n_j^beta; the largest of a row are kept.
+    If user u has item i, p_ui = 1 / n_u^alpha and p_iu = 1 / n_i^alpha. The weight from item i to
+    item j is sum_u p_iu p_uj / n_j^beta. The largest weights of each row are kept.
     """
 
     name: ClassVar[str] = "rp3beta"
@@ -195,7 +196,7 @@ class RP3Beta(ScoredReference):
 
 
 def _nearest(weights: Any, neighbours: int) -> Any:
-    """Return the largest weights of each row, without the diagonal; sparse in and out."""
+    """Return the largest weights of each row, without the diagonal. Both matrices are sparse."""
     from scipy.sparse import csr_matrix
 
     weights.setdiag(0.0)

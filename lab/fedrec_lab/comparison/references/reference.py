@@ -38,33 +38,33 @@ Fit = Callable[[Setting, int], Scores]
 """From a setting and a seed to a fitted model's scores."""
 
 ALL_ROWS = "-all-rows"
-"""What the name of a method's row has where it may use rows that do not travel."""
+"""Suffix of a method's name if it may also use rows that do not travel."""
 _SCORES_AT_ONCE = 1 << 23
 
 
 class Reference(ABC):
-    """A method that is measured beside the run's own algorithm.
+    """A method to compare with the run's own algorithm.
 
     Attributes:
         name: its name in `REFERENCES` and in files.
         label: its display name.
         job_for_each_seed: whether each seed is trained, and resumed, on its own.
         draws_negatives: whether it trains on sampled negatives, and thus once more for `paper`.
-        beside: the only algorithm with which it is compared, or empty for all.
+        only_with: the only algorithm with which it is compared, or empty for all.
     """
 
     name: ClassVar[str]
     label: ClassVar[str]
     job_for_each_seed: ClassVar[bool] = False
     draws_negatives: ClassVar[bool] = False
-    beside: ClassVar[str] = ""
+    only_with: ClassVar[str] = ""
 
     @abstractmethod
     def measure(self, task: MethodTask) -> list[Measurement]:
         """Return what the method reaches under each protocol with each seed.
 
         Raises:
-            SettingsError: it cannot run here; the message and remedy become the row's note.
+            SettingsError: it cannot run here. The message and remedy become the row's note.
             TrainingError: it diverged.
             MeasurementStopped: the task was asked to stop.
         """
@@ -97,8 +97,8 @@ def rows_of(task: MethodTask) -> tuple[RowSet, ...]:
 class ScoredReference(Reference):
     """A reference that is fitted to interactions, with a setting that validation chooses.
 
-    For every protocol and each set of rows the first seed chooses the setting by NDCG within the
-    task's budget; other seeds are fitted with it.
+    The first seed chooses the setting by NDCG within the task's budget, for every protocol and each
+    set of rows. The other seeds use its setting.
 
     Attributes:
         seeded: whether another seed gives another model.
@@ -114,11 +114,11 @@ class ScoredReference(Reference):
 
         Args:
             users: with `training_only` interactions: held-out items are absent.
-            n_items: the items that they count by; each has a user.
+            n_items: the number of items. Each has a user.
         """
 
     def measure(self, task: MethodTask) -> list[Measurement]:
-        """Tune on each set of rows; see `Reference.measure`."""
+        """Tune on each set of rows. See `Reference.measure`."""
         return [found for rows in rows_of(task) for found in self._measure_rows(task, rows)]
 
     def _measure_rows(self, task: MethodTask, rows: RowSet) -> list[Measurement]:
@@ -205,7 +205,7 @@ def _undecided(pair: Sequence[NDArray[np.float64]], n_tried: int, at: int) -> li
 def _all_ranks(
     task: MethodTask, scores: Scores, active: NDArray[np.int64], rankings: dict[int, Ranking]
 ) -> dict[tuple[Protocol, int], dict[Split, NDArray[np.float64]]]:
-    """Return ranks on validation and test by protocol and seed; inactive items rank last."""
+    """Return ranks on validation and test by protocol and seed. Inactive items rank last."""
     n_users = len(task.users)
     splits: tuple[Split, Split] = ("validation", "test")
     found = {
@@ -248,7 +248,7 @@ def interactions_of(
 
 
 class Ceiling(Reference):
-    """What a model reaches that always puts the held-out item first, if it may recommend it.
+    """The figures of a model that ranks the held-out item first whenever it may recommend it.
 
     HR, NDCG and MRR are all the share of held-out items that can be recommended at all.
     """
@@ -257,7 +257,7 @@ class Ceiling(Reference):
     label: ClassVar[str] = "ceiling: held-out items with a row"
 
     def measure(self, task: MethodTask) -> list[Measurement]:
-        """Count; see `Reference.measure`."""
+        """Count held-out items. See `Reference.measure`."""
         at, held, found = task.settings.evaluation.at, task.users.test_items, []
         for rows in rows_of(task):
             within = np.isin(held, rows.active)

@@ -22,7 +22,7 @@ class Axis:
         widest: the least and the greatest value to which the ladder is continued in its own
             steps while the best value is its last. None where its ends are natural ones.
         counts_rows: whether a value is a number of items or of directions, at most the rows.
-        note: values that were left out because of that; see `within`.
+        note: values that were left out because of that. See `within`.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Axis:
         )
 
     def beside(self, value: float, step: int) -> float | None:
-        """Return the next value above or below, widening the ladder; None beyond its ends."""
+        """Return the next value above or below, widening the ladder, or None beyond its ends."""
         ladder = list(self.values)
         if self.widest is not None and len(ladder) >= 3:
             low, high = self.widest
@@ -61,7 +61,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a search came to.
+    """The result of a search.
 
     Attributes:
         best: the setting with the greatest worth, of equals the earlier one.
