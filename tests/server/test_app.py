@@ -111,7 +111,7 @@ def test_a_disk_without_a_page_at_the_start_is_called_full(tmp_path, monkeypatch
     bench = Bench.of(3)
     with monkeypatch.context() as full:
         fill(full)
-        with pytest.raises(StorageError, match=r"no room .*has ended, and nothing is lost"):
+        with pytest.raises(StorageError, match=r"no space .*has ended, and nothing is lost"):
             asyncio.run(Coordinator(settings_of(tmp_path), bench.federation).serve(_nobody))
     # With space it starts in the same folder.
     with serving(bench, tmp_path) as found:

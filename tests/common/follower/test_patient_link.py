@@ -180,5 +180,5 @@ def test_limits_of_the_coordinator_are_waited_for(tmp_path):
             for call in calls:
                 call.cancel()
         assert "uploads open at once" in told[0]
-        assert all("are announced, 1 are allowed" in said for said in told[1:])
+        assert all("were announced, but at most 1 are allowed" in said for said in told[1:])
         assert list(engine.run.state.current.accepted) == [identity(0).client_id]

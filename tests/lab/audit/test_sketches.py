@@ -112,7 +112,7 @@ def test_the_report_counts_at_each_number_of_directions():
                 "privacy": {"mechanism": "gaussian"},
                 "rounds": {"total": 2},
             },
-            "noise to every value",
+            "noise on every value",
         ),
         ({"algorithm": {"name": "fedrap", "tables": "private"}}, "no rows of items"),
     ],
