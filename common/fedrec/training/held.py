@@ -103,7 +103,7 @@ class Held:
         if name in of.gradients_of:
             self.sent = self.values.new_zeros(self.values.shape)
         self._target = self.values if self.moves else self.sent
-        self.moments = (self.values, self.values)
+        self.begin_phase(moments=False)
         users = at.block.users
         self.kept = {
             kept: at.private[kept].index_select(0, users) for kept in of.moments.get(name, ())
@@ -117,9 +117,11 @@ class Held:
         found = start.shared[self.name].expand(users, *self.entry.shape)
         return found.clone() if self.moves else found
 
-    def begin_phase(self) -> None:
-        """Forget what Adam knows of it."""
-        self.moments = (torch.zeros_like(self.values), torch.zeros_like(self.values))
+    def begin_phase(self, *, moments: bool) -> None:
+        """Forget what Adam knows of it; have room for moments only if the phase needs them."""
+        self.moments = (self.values, self.values)
+        if moments:
+            self.moments = (torch.zeros_like(self.values), torch.zeros_like(self.values))
 
     def read(self, index: torch.Tensor | None) -> torch.Tensor:
         """Return what a minibatch reads and moves: its rows, (B, M, ...), or the whole."""

@@ -95,14 +95,17 @@ class TrainedBlock:
                     last, mean = mean, since / (within + 1)
                     if within:
                         live = live * ((mean - last).abs() >= phase.tolerance * last.abs())
+        # A block's memory is what it needs while it trains or hands over, whichever is more.
+        self._begin(None)
         self._loss = total / epoch
         return self._loss
 
-    def _begin(self, phase: Phase) -> None:
-        for optimiser in phase.optimisers:
-            if isinstance(optimiser, Adam) and not optimiser.kept:
-                for name in optimiser.rates:
-                    self._held[name].begin_phase()
+    def _begin(self, phase: Phase | None) -> None:
+        optimisers = phase.optimisers if phase else ()
+        adam = [by for by in optimisers if isinstance(by, Adam) and not by.kept]
+        moments = {name for optimiser in adam for name in optimiser.rates}
+        for name, own in self._held.items():
+            own.begin_phase(moments=name in moments)
 
     def _measure(self) -> None:
         """Make the constants of an epoch that begins."""
