@@ -63,4 +63,4 @@ def test_an_update_is_followed_from_the_client_to_the_store():
     way = [line.split()[-1] for line in update.splitlines() if ".py " in line]
     assert "PlainMember.protect" in way[:2]
     assert {"SqliteStore.commit", "RunningSum.add", "CoordinatorService.SubmitUpdate"} <= {*way}
-    assert "SharedModel.after" in total
+    assert "SharedModel.applied" in total

@@ -205,7 +205,7 @@ REPLACED: dict[str, str] = {
     "audit wire": "fedrec audit SETTINGS --recording FOLDER",
     "client recommend": "fedrec recommend SETTINGS --user ID",
     "costs": "fedrec reproduce colr/costs",
-    "costs space": "fedrec reproduce pfedclr/space",
+    "costs space": "fedrec reproduce --list",
     "runs list": "fedrec runs",
     "runs show": "fedrec runs RUN",
 }

@@ -39,8 +39,8 @@ def tables_named(name: str, *, sample: int, sizes_only: bool) -> Result | None:
 
     if name == SPACE:
         return _space()
-    table, _, begins = name.partition(f"{COSTS}/") if name != COSTS else ("", "", "")
-    if table:
+    table, _, begins = name.removeprefix(COSTS).partition("/")
+    if table or not name.startswith(COSTS):
         return None
     times = [row for row in costs.TIMES if row.name.startswith(begins)]
     rows = [row for row in costs.COSTS if row.name.startswith(begins)]

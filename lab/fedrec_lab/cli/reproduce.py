@@ -93,9 +93,9 @@ def reproduce(
 
     if show_list:
         return _list(name)
-    if (table := tables_named(name, sample=sample, sizes_only=sizes_only)) is not None:
-        return table
     check_is_resumed(accept_other_arithmetic, resume)
+    if resume is None and (table := tables_named(name, sample=sample, sizes_only=sizes_only)):
+        return table
     require("torch")
     if not name and resume is None:
         raise SettingsError(

@@ -241,9 +241,9 @@ def run_comparison(
 def exported_models(workspace: Workspace) -> Mapping[Which, SharedState]:
     """Let the first client export its models. The best one stays in the run's folder."""
     settings = workspace.parties.clients[0]
-    ask_client(settings, "export-model", "--to", str(workspace.folder))
+    ask_client("client export-model", settings, "--to", str(workspace.folder))
     with tempfile.TemporaryDirectory() as folder:
-        ask_client(settings, "export-model", "--latest", "--to", folder)
+        ask_client("client export-model", settings, "--latest", "--to", folder)
         latest = ModelFile.load(Path(folder) / MODEL_NAME)
     best = ModelFile.load(workspace.folder / MODEL_NAME)
     return {"best": best.shared, "latest": latest.shared}
@@ -254,18 +254,18 @@ def recommend_to_first_user(workspace: Workspace) -> tuple[str, dict[str, Any]]:
     settings = workspace.parties.clients[0]
     lines = (settings.parent / "interactions.csv").read_text(encoding="utf-8").splitlines()
     user = lines[1].split(",")[0]
-    return user, ask_client(settings, "recommend", "--user", user, "-n", "10")
+    return user, ask_client("recommend", settings, "--user", user, "-n", "10")
 
 
-def ask_client(settings: Path, verb: str, *arguments: str) -> dict[str, Any]:
-    """Return what `fedrec client VERB` prints, run as a process of its own like any client's."""
+def ask_client(command: str, settings: Path, *arguments: str) -> dict[str, Any]:
+    """Return what `fedrec COMMAND` prints, run as a process of its own like any client's."""
     done = subprocess.run(
-        child_command("fedrec", "client", verb, str(settings), *arguments, "--json"),
+        child_command("fedrec", *command.split(), str(settings), *arguments, "--json"),
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     if done.returncode:
         raise TrainingError(
-            f"`fedrec client {verb} {settings}` ended with exit code {done.returncode}:\n"
+            f"`fedrec {command} {settings}` ended with exit code {done.returncode}:\n"
             f"{done.stdout}{done.stderr}".rstrip()
         )
     found: dict[str, Any] = json.loads(done.stdout)

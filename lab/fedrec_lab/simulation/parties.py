@@ -158,7 +158,7 @@ def make_parties(
         also: protocols to measure under besides the plan's.
         scratch: folder for files. See `Resources`.
     """
-    client = settings.client
+    client, groups = settings.client, _groups(users, n_clients)
     resources = replace(
         Resources.of(client),
         scratch=scratch,
@@ -188,7 +188,7 @@ def make_parties(
                 np.bincount(own.train_items, minlength=n_items), client.minimum_own_item_users
             ),
         )
-        for group in _groups(users, n_clients)
+        for group in groups
         for own in (users if n_clients == 1 else users.select(group),)
     ]
 

@@ -184,7 +184,7 @@ def test_the_mean_is_compressed_again_with_the_same_bits_for_everybody(users, up
     part = contribution(learner, users)
     before = learner.server.initial_shared()
     after = learner.server.apply("train", 5, before, part.vector)
-    again = other.apply("train", 5, other.initial_shared(), part.vector.copy())
+    again = other.server.apply("train", 5, other.server.initial_shared(), part.vector.copy())
     assert after.canonical_bytes() == again.canonical_bytes()
     counts = np.maximum(part.vector[learner.server.layout.count_slice], 1)
     change = change_of(learner, part)["item_embedding"] * learner.server.layout.tensors[0].step

@@ -108,7 +108,7 @@ def test_a_lost_authority_is_not_replaced_in_silence(fedrec, keys):
     (keys / "authority" / "authority.key").unlink()
     outcome = fedrec("keys", "rotate", "--into", keys)
     assert outcome.code == 5
-    assert "Restore the folder from a copy" in outcome.err
+    assert "fedrec keys restore" in outcome.err
 
 
 @pytest.mark.parametrize("settings_file", ["bfv"], indirect=True)

@@ -135,9 +135,9 @@ def test_a_private_parameter_cannot_be_sent(users):
     counts = np.zeros(200, dtype=np.int64)
     metrics = np.zeros(layout.metrics_slice.stop - layout.metrics_slice.start, dtype=np.int64)
     vectors = np.ones((90, 8), dtype=np.int64)
-    with pytest.raises(InternalError, match=r"Private parameters .* user_embedding"):
+    with pytest.raises(InternalError, match="user_embedding"):
         layout.pack({"user_embedding": vectors}, counts, metrics)
-    with pytest.raises(InternalError, match=r"Tensors .* other"):
+    with pytest.raises(InternalError, match="other"):
         layout.pack({"other": vectors}, counts, metrics)
 
 
@@ -145,9 +145,7 @@ def test_an_algorithm_whose_update_has_a_private_name_is_refused(monkeypatch):
     name = "user_embedding"
     tensor = UpdateTensor(name=name, shape=(8,), limit=1.0, fraction_bits=4)
     monkeypatch.setattr(FedMF, "tensors", (tensor,))
-    with pytest.raises(
-        InternalError, match="declares user_embedding as private and as part of updates"
-    ):
+    with pytest.raises(InternalError, match="user_embedding"):
         Learner(plan_of(), 200, device="cpu")
 
 

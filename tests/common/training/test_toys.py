@@ -42,7 +42,7 @@ def several():
 
 
 def test_every_tensor_has_a_range_and_a_grid_of_its_own():
-    tensors = {tensor.name: tensor for tensor in several().layout.tensors}
+    tensors = {tensor.name: tensor for tensor in several().server.layout.tensors}
     assert {name: (t.shape, t.limit, t.fraction_bits) for name, t in tensors.items()} == {
         "item_embedding": ((N_ITEMS, 5), 16.0, 34),
         "item_bias": ((N_ITEMS,), 8.0, 29),
@@ -56,9 +56,9 @@ def test_every_tensor_has_a_range_and_a_grid_of_its_own():
 def test_a_tensor_is_clipped_to_its_own_range(monkeypatch):
     """A bias that may move by 2^-10 only moves so far; the others move as before."""
     wide, users = several(), users_of(11, N_ITEMS, clusters=2, each=16, short=16)
-    shared, private = wide.initial_shared(), wide.initial_private(users)
+    shared, private = wide.server.initial_shared(), wide.local.initial_private(users)
     free = wide.contribute("train", 4, shared, users, private)
-    kind = type(wide.algorithm)
+    kind = type(wide.server.algorithm)
     parameters = kind.parameters.fget
     narrow = {"bias": 2.0**-10}
 
@@ -71,7 +71,8 @@ def test_a_tensor_is_clipped_to_its_own_range(monkeypatch):
     monkeypatch.setattr(kind, "parameters", property(narrowed))
     tight = several()
     part = tight.contribute("train", 4, shared, users, private)
-    changes, before = tight.layout.changes_of(part.vector), wide.layout.changes_of(free.vector)
+    changes = tight.server.layout.changes_of(part.vector)
+    before = wide.server.layout.changes_of(free.vector)
     assert 0 < part.n_clipped <= len(users)
     assert abs(int(changes["bias"])) <= len(users) << 28
     for name in ("item_embedding", "item_bias", "scale"):

@@ -202,6 +202,7 @@ def test_what_cannot_be_asked_for(fedrec, tmp_path, imported):
         (("--resume", tmp_path), "no folder of `fedrec reproduce`"),
         (("--resume", tmp_path, "--rounds", 5), "nothing else can be asked"),
         (("fedmf/ml-100k", "--resume", tmp_path), "nothing else can be asked"),
+        (("colr/costs", "--resume", tmp_path), "nothing else can be asked"),
     ):
         outcome = fedrec("reproduce", *arguments, "--out", tmp_path / "runs")
         assert outcome.code == 2

@@ -114,8 +114,8 @@ def assert_close(one, other, name):
 def test_three_rounds_agree(case, users):
     compiled = trained(plan_of(case), users)
     by_trainer = trained(plan_of(case, accelerated=False), users)
-    assert compiled[0].accelerator is ACCELERATORS[CASES[case][0]["name"]]
-    assert by_trainer[0].accelerator is None
+    assert compiled[0].local.accelerator is ACCELERATORS[CASES[case][0]["name"]]
+    assert by_trainer[0].local.accelerator is None
     assert set(compiled[1]) == set(by_trainer[1])
     for name, values in compiled[1].items():
         assert values.any(), name
