@@ -170,6 +170,7 @@ def run_client(settings_file: str, coordinator: str, *, fill: bool = False) -> N
     from fedrec.model.state import PrivateState
     from fedrec.settings.validation import load_settings
     from fedrec.training.learner import Contribution, Learner
+    from fedrec.training.server_half import ServerHalf
     from fedrec_client.app import ClientApp
 
     settings = load_settings(settings_file, {"client.coordinator": coordinator})
@@ -186,9 +187,10 @@ def run_client(settings_file: str, coordinator: str, *, fill: bool = False) -> N
             private = PrivateState.of(
                 {name: random.random(table.shape, dtype=np.float32) for name, table in tables}
             )
-        layout = self.travelling.layout(kind, shared)
+        travelling = self.server.travelling
+        layout = travelling.layout(kind, shared)
         if kind == "train":
-            vector = fixed.next(layout, len(self.travelling.rows(kind, shared).index))
+            vector = fixed.next(layout, len(travelling.rows(kind, shared).index))
         else:
             vector = np.zeros(layout.length, dtype=np.int64)
         if kind == "count":
@@ -207,7 +209,7 @@ def run_client(settings_file: str, coordinator: str, *, fill: bool = False) -> N
         counts = self.travelling.counts(kind, shared, aggregate).copy()
         return self.apart(shared.with_holders(counts))
 
-    Learner.contribute, Learner.counted, Learner.apply = contribute, counted, apply
+    Learner.contribute, Learner.counted, ServerHalf.apply = contribute, counted, apply
     ClientApp(settings).run()
     fixed.compare_last()
     if fixed.faults:
