@@ -138,7 +138,7 @@ class Delivery:
             self._tell_all()
             self._deliver(found, newest, membership, last)
         except FolderInUse as error:
-            again = f"{error} Tried again until it is free."
+            again = f"{error} Retried until it is free."
             self._once("folder", "folder in use", 0, again)
         except DiskFull as error:
             # What was kept before is whole, and the next look does the rest.
