@@ -19,10 +19,12 @@ from fedrec.data import FetchedDataset, Interactions, UserSplit, fetch_ml_100k, 
 # What a conformance suite found wrong is shown as in any test.
 pytest.register_assert_rewrite("conformance")
 
-# A shell that starts the suite in the background ignores SIGINT for it and for all its children;
-# the tests of Ctrl-C need it.
+# A shell that starts the suite in the background ignores SIGINT for it and for all its children,
+# and nohup ignores SIGHUP. The tests of signals need both.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 # `make test-fast` takes this one: fewer examples of each property, where a test names no number.

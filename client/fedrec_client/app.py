@@ -195,7 +195,7 @@ class ClientApp:
                 # What was committed is on disk; from there it goes on.
                 if full_at != _kept(store):
                     asked, full_at = 0, _kept(store)
-                    again = "Tried again until there is some."
+                    again = "Retried until there is space."
                     journal.tell("disk_full", detail=f"{error} {again}")
             except (NotInRoster, CoordinatorWentBack) as error:
                 if behind != (why := why_behind(error, store)):

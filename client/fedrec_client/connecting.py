@@ -99,7 +99,7 @@ def _link(settings: Settings, own: Credentials) -> Link:
     return GrpcLink(settings.client.coordinator, own)
 
 
-PATIENCE_SECONDS = 3.0
+PATIENCE_SECONDS = 10.0
 
 
 @contextmanager

@@ -129,7 +129,7 @@ def join(
         backoff.pause(asked)
         asked += 1
     check_certificate(
-        found.certificate, identity.public.tls_key, issuer, "what the coordinator sent"
+        found.certificate, identity.public.tls_key, issuer, "The received certificate"
     )
     write_public(certificate_path(settings), found.certificate)
     # It is worth nothing any more, and a mistyped folder must not look like a first start.

@@ -138,11 +138,11 @@ class Delivery:
             self._tell_all()
             self._deliver(found, newest, membership, last)
         except FolderInUse as error:
-            again = f"{error} Tried again until it is free."
+            again = f"{error} Retried until it is free."
             self._once("folder", "folder in use", 0, again)
         except DiskFull as error:
             # What was kept before is whole, and the next look does the rest.
-            self._once("disk", "disk full", 0, f"{error} Tried again until there is some.")
+            self._once("disk", "disk full", 0, f"{error} Retried until there is space.")
         except (Unreachable, StorageError) as error:
             self._once("line", "coordinator lost", 0, error.message)
             return False

@@ -238,7 +238,7 @@ def test_an_authority_whose_clock_is_ahead_while_it_admits(tmp_path, start):
     ahead = kits.authority("ahead", **wrong_clock("+3d"))
     for client in clients:
         said = refused(client, "certificate_expired")
-        assert said.startswith("what the coordinator sent is valid from ")
+        assert said.startswith("The received certificate is valid from ")
         assert "If the key authority's clock was ahead" in said
     ahead.kill()
     fedrec(tmp_path, "keys", "rotate", "--into", "kits/authority")
@@ -267,7 +267,7 @@ def test_clocks_that_are_off_by_days(tmp_path, start):
     client.wait_for(WAITING)
     authority = kits.authority("late authority", **late)
     lost = wait_for_event(authority, "applicant refused")
-    assert "The invitation 'a' ran out at " in lost["detail"]
+    assert "The invitation 'a' expired at " in lost["detail"]
     assert "This machine's clock reads" in lost["detail"]
     authority.kill()
     wait_for_event(kits.authority(), "member admitted", label="a")

@@ -134,7 +134,7 @@ def test_a_killed_client_is_told_with_its_signal_log_and_folder(start, tmp_path)
     assert str(log) in told
     last = next(line for line in reversed(log.read_text().splitlines()) if line)
     assert f"  {last}" in told
-    assert f"{folder / 'logs'}." in told
+    assert f"Their logs are in {folder / 'logs'}" in told
     assert "Traceback" not in told
     poll(lambda: not [child for child in children if is_running(child)], "the children's end")
 

@@ -79,5 +79,5 @@ def test_the_flag_takes_a_roster_and_says_whose_names_are_missing(found, tmp_pat
     with pytest.raises(SettingsError, match=r"--clients is 7, but parties\.clients names 6"):
         read_cells(settings, str(path), 7)
     others = with_names(settings, names[1:])
-    with pytest.raises(SettingsError, match=r"6 members are not the 5 in parties\.clients"):
+    with pytest.raises(SettingsError, match=r"6 members do not match the 5 in parties\.clients"):
         read_cells(others, str(path), 0)

@@ -361,7 +361,7 @@ def test_an_older_copy_of_the_authority_uses_no_key(found, revealing, tmp_path):
         with closing(copy):
             copy.start()
             gates[1].opened.set()
-            with pytest.raises(AuthorityIsOld, match=r"the last one in .*older is 1"):
+            with pytest.raises(AuthorityIsOld, match=r"The last one in .*older is 1"):
                 copy.wait(60.0)
         found_there = read_state(older)
         assert RoundId(4) not in {one.round for one in found_there.state.revealed}

@@ -237,7 +237,7 @@ def test_a_single_cell_stalls_and_goes_on_by_itself(found, revealing, spoiler, p
     federation.start_all()
     link = operators_link(federation.bench, federation.address)
     try:
-        poll(lambda: "stalled" in link.status().waits_for)
+        poll(lambda: "Stalled" in link.status().waits_for)
         waits = link.status().waits_for
     finally:
         link.close()

@@ -56,7 +56,7 @@ def test_scenario_13_the_reserve_is_kept_free(found):
     client = federation.start_all(maximum_attempts=3)[0]
     failure = client.failure()
     assert failure.code == "storage"
-    assert "try again later" in failure.message
+    assert "Try again later" in failure.message
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,6 @@ def test_scenario_17_invitation_twice(tmp_path):
                 raise
             return answer(who, attempts - 1)
         except FedrecError as error:
-            assert "already used" in error.message
             return error.code
 
     with serving(bench, tmp_path) as found:

@@ -182,8 +182,8 @@ class Revealer:
                             told = error.message
                             is_full = isinstance(error, DiskFull)
                             name: EventName = "disk full" if is_full else "folder in use"
-                            passed = "there is some" if is_full else "it is free"
-                            again = f"{error} Tried again until {passed}."
+                            passed = "there is space" if is_full else "it is free"
+                            again = f"{error} Retried until {passed}."
                             self._tell(AuthorityEvent(name=name, detail=again))
                     except (NotInRoster, CoordinatorWentBack) as error:
                         if told != (why := why_behind(error, store)):

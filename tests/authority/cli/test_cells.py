@@ -290,7 +290,7 @@ def test_cells_that_no_round_could_be_over_are_refused(here, data, capsys):
     [
         ("a,b,c", '"a", "b", "c"', 'at least 3 must have client.when_away = "wait"'),
         ("a,b,c,d", '"c", "d"', "leaves 2 clients that rounds wait for; at least 3"),
-        ("a,b,c,d", '"e"', "parties.go_on: 'e' is none of the clients"),
+        ("a,b,c,d", '"e"', "parties.go_on: 'e' is not one of the clients"),
     ],
 )
 def test_too_few_that_wait_make_no_kit(here, data, clients, go_on, said, capsys):

@@ -112,7 +112,7 @@ def test_an_epoch_made_before_a_crash_is_not_made_again(folder):
 def test_numbers_only_grow(folder):
     assert rotate(folder, number=9).roster.epoch == 9
     for number in (1, 9):
-        with pytest.raises(KeysError, match="epoch 9 already"):
+        with pytest.raises(KeysError, match="already made epoch 9"):
             rotate(folder, number=number)
 
 

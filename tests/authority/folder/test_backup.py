@@ -84,7 +84,7 @@ def test_a_backup_has_no_bundle_and_nothing_needs_one(folder, tmp_path):
     delivery.look()
     assert [e.name for e in events] == ["coordinator found", "epoch missing"]
     assert "fedrec keys rotate" in events[-1].detail and link.installed == []
-    with pytest.raises(KeysError, match="made epoch 1 already"):
+    with pytest.raises(KeysError, match="already made epoch 1"):
         rotate(fresh, number=1)
     rotate(fresh)
     delivery.look()

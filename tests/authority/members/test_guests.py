@@ -159,7 +159,7 @@ def test_guests_never_count_to_a_core(world):
     world.join(*everybody[:2], guests=everybody[3:])
     told = [e.detail for e in world.events if e.name == "awaiting"]
     assert len(told) == 1 and "6 of 8 members" in told[0]
-    assert "client.when_away" in told[0] and "at least 3" in told[0]
+    assert "client.when_away" in told[0] and "At least 3" in told[0]
     assert world.link.installed == [] and not world.roster.members
     world.join(everybody[2])
     (cell,) = world.partition.cells

@@ -110,7 +110,7 @@ def test_a_full_disk_is_waited_for(world, key, monkeypatch):
     world.run_revealer(*[reveal] * 4)
     assert len(key.opened) == 1 and len(world.link.reveals) == 1
     told = [event for event in world.events if event.name == "disk full"]
-    assert len(told) == 1 and "Next attempt until there is some." in told[0].detail
+    assert len(told) == 1 and "Retried until there is space." in told[0].detail
     assert [event.name for event in world.events].count("revealer joined") == 1
     assert world.refusals() == ""
 
@@ -156,7 +156,7 @@ def test_killed_before_its_word_arrived(world, key):
     key.opened.clear()
     world.put_vector(round_, world.identity, world.vector(8))
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "was opened with other contributions before")
+    refused(world, key, "already opened with other contributions")
 
 
 def test_a_round_that_is_published_is_over(world, key):

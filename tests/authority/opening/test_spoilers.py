@@ -354,7 +354,7 @@ def test_killed_between_the_pause_and_the_word(tmp_path, key, monkeypatch):
     world.put_vector(round_, world.puppets[5], world.vector(1))
     world.run_revealer(lambda: world.reveal(round_))
     assert len(world.link.reveals) == 1 and set(key.opened) == known
-    assert "was opened with other contributions before" in world.refusals()
+    assert "already opened with other contributions" in world.refusals()
 
 
 @pytest.mark.parametrize("at", ["record_opened", "opened", "submit_reveal"])

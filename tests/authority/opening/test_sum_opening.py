@@ -32,7 +32,7 @@ def test_a_single_ciphertext_is_not_opened_as_the_sum(world, key):
     for forged in (victim, one.finish()):
         task = world.reveal(round_, sum=Blob.of(forged))
         world.run_revealer(lambda task=task: task)  # type: ignore[misc]
-    refused(world, key, "is not the sum of its 3 contributions")
+    refused(world, key, "does not match the sum of its 3 contributions")
 
 
 def test_too_few_summands(world, key):

@@ -169,7 +169,7 @@ def test_no_title_is_a_formula_to_a_spreadsheet(silo, tmp_path):
 def test_nothing_is_replaced_unasked_and_nothing_is_left_behind(silo, tmp_path):
     file = tmp_path / "all.csv"
     file.write_text("mine")
-    with pytest.raises(DataError, match="nothing was changed"):
+    with pytest.raises(DataError, match="Nothing was changed"):
         export_recommendations(silo.settings, file, Wanted())
     with pytest.raises(SettingsError, match="ending"):
         export_recommendations(silo.settings, tmp_path / "all.xlsx", Wanted())
@@ -291,7 +291,7 @@ def test_what_the_coordinator_could_not_read_belongs_to_its_owner(tmp_path, prot
 @pytest.mark.slow
 def test_nothing_is_replaced_unasked(world, tmp_path):
     export_model(world.settings(), tmp_path / "run")
-    with pytest.raises(DataError, match="nothing was changed"):
+    with pytest.raises(DataError, match="Nothing was changed"):
         export_model(world.settings(), tmp_path / "run", which="latest")
     assert export_model(world.settings(), tmp_path / "run", which="latest", force=True).version == 3
 

@@ -371,7 +371,7 @@ def test_another_release_is_refused_even_if_accepted(elsewhere, monkeypatch):
     elsewhere.whole_round(3)
     with monkeypatch.context() as patched:
         patched.setattr("fedrec.environment.training_path", lambda plan: "fedmf accelerator 2")
-        with pytest.raises(RefusedError, match="began under fedmf accelerator 1") as caught:
+        with pytest.raises(RefusedError, match="began with fedmf accelerator 1") as caught:
             elsewhere.app(accept_other_arithmetic=True).run()
     assert "with the release that began it" in caught.value.remedy
     assert files_of(elsewhere) == before

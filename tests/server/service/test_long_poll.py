@@ -167,10 +167,10 @@ async def test_the_file_stays_open_until_nobody_uses_it(tmp_path, place):
         assert left == ([] if counted else [len(payload)])
 
 
-async def test_who_hangs_up_while_a_file_is_opened_leaves_none_open(tmp_path, monkeypatch):
+def test_who_hangs_up_while_a_file_is_opened_leaves_none_open(tmp_path, monkeypatch):
     bench = Bench.of(3)
     reached, go_on = threading.Event(), threading.Event()
-    opened = list[str]()
+    opened, paths = list[str](), list[str]()
 
     class Slow(Draft):
         def __init__(self, *arguments):
@@ -181,16 +181,19 @@ async def test_who_hangs_up_while_a_file_is_opened_leaves_none_open(tmp_path, mo
 
     monkeypatch.setattr(durable_files, "Draft", Slow)
 
-    async with running(bench, tmp_path) as engine:
-        await gather(engine, range(3))
-        payload = bench.payload(0, 1, 0)
-        header = bench.header(0, 1, payload, engine.run.name)
-        calling = asyncio.ensure_future(engine.updates.receive(header, pieces(payload)))
-        await asyncio.to_thread(reached.wait, 60)
-        path = os.readlink(opened[0])
-        calling.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await calling
-        go_on.set()
+    async def hang_up():
+        async with running(bench, tmp_path) as engine:
+            await gather(engine, range(3))
+            payload = bench.payload(0, 1, 0)
+            header = bench.header(0, 1, payload, engine.run.name)
+            calling = asyncio.ensure_future(engine.updates.receive(header, pieces(payload)))
+            await asyncio.to_thread(reached.wait, 60)
+            paths.append(os.readlink(opened[0]))
+            calling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await calling
+            go_on.set()
+
+    asyncio.run(hang_up())
     # Threads and loop have ended, with what waited in it; another file may have the number.
-    assert os.path.realpath(opened[0]) != path
+    assert os.path.realpath(opened[0]) != paths[0]
