@@ -275,7 +275,7 @@ def export_recommendations(
         )
     if file.exists() and not force:
         raise DataError(
-            f"{file} is there already; nothing was changed.",
+            f"{file} already exists. Nothing was changed.",
             remedy="Choose another file, or give --force to replace it.",
         )
     if form == ".parquet":
