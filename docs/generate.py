@@ -289,7 +289,7 @@ def _takes(found: Command, context: Context) -> str:
 
 
 def _examples(command: Command) -> Iterator[str]:
-    text = (command.epilog or "").replace("Examples:", "")
+    text = (command.epilog or "").replace("Examples:", "").replace("\b", "")
     found = [re.sub(r" {2,}", "  # ", line.strip()) for line in text.splitlines() if line.strip()]
     if found:
         yield from ("", "```sh", *found, "```")
