@@ -107,6 +107,7 @@ CLI = Script(
         "tune run.toml --try algorithm.learning_rate": "tune taught.toml --try "
         "algorithm.learning_rate",
         "--set rounds.total=30": "--set rounds.total=2",
+        "topk --sample 4000": "topk --sample 20",
         "evaluate run.toml": "evaluate run.toml --seeds 1 --no-references",
         "--seeds 5 --skip centralised-ncf": "--seeds 2 --skip centralised-ncf",
         "pfedrec/ml-100k": "pfedrec/ml-100k --rounds 1 --protocols paper",
