@@ -308,9 +308,9 @@ def serve(
     """Answer questions for recommendations over HTTP, on this machine alone.
 
     The first line on stdout is a JSON object with the address, where /docs describes what can be
-    asked. A version that `fedrec client run` publishes is taken within a second, while it goes on
-    answering; without one it says so and waits. It works beside a running client, after it, and
-    without the coordinator, and changes nothing in the state folder.
+    asked. A version that `fedrec client run` publishes is used within a second, without an
+    interruption. If there is no version yet, the service says so and waits. It works beside a
+    running client, after it, and without the coordinator, and changes nothing in the state folder.
 
     Ctrl-C and SIGHUP leave with 130, SIGTERM with 0.
     """

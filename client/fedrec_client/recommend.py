@@ -43,7 +43,7 @@ def recommend(
     user: Annotated[str, typer.Option(help="A user, as the data names it.")] = "",
     history: Annotated[
         list[str] | None,
-        typer.Option(help="An item of somebody new, as the data names it; repeat it."),
+        typer.Option(help="An item that a new user has, by its id in the data. Repeatable."),
     ] = None,
     data: DataFile = None,
     similar: SimilarTo = "",
@@ -56,7 +56,7 @@ def recommend(
     latest: Latest = False,
     state: StateFolder = None,
 ) -> Result:
-    """Recommend to a user, to somebody new from a few items, or what is like an item.
+    """Recommend items to a user, or to a new user from a few items, or find similar items.
 
     A client answers for its own users, on its own machine alone: give its settings. --latest and
     --state are about a client.
@@ -135,7 +135,7 @@ def _of_run(
             raise DataError(
                 f"User {user!r} is not among the {len(recommender.user_ids)} users of {run}.",
                 remedy="Give an id as the data writes it, --history ITEM once for each item of "
-                "somebody new, or --data FILE with the history of this user.",
+                "a new user, or --data FILE with the history of this user.",
             )
         found = recommender.recommend(
             user, wanted.n, exclude_seen=wanted.exclude_seen, candidates=chosen, block=block

@@ -54,7 +54,7 @@ class Result:
         text: lines and tables for people; what makes them runs only where they are printed.
         failure: why the command fails although it found this.
         exit_code: of the command, where it is no failure.
-        again: where the command was interrupted, the words of the one that goes on.
+        again: the command that resumes this one, if it was interrupted.
     """
 
     content: Mapping[str, object]
@@ -84,7 +84,7 @@ def show(result: Result, *, as_json: bool) -> None:
 
 
 def stopped(again: Sequence[str]) -> typer.Exit:
-    """Return how a command ends that was interrupted, after saying what goes on with it."""
+    """Print the command that resumes an interrupted one, and return how the latter ends."""
     typer.echo(f"Stopped; everything is saved. Go on with: {shlex.join(again)}", err=True)
     return typer.Exit(INTERRUPTED)
 

@@ -55,7 +55,7 @@ class StopSwitch:
 
     @property
     def requested(self) -> bool:
-        """Whether somebody asked to stop."""
+        """Whether a stop was requested."""
         return self._requested
 
     def request(self) -> None:
@@ -72,7 +72,7 @@ class StopSwitch:
             raise Stopped
 
     def check(self) -> None:
-        """Raise `Stopped` if somebody asked to stop."""
+        """Raise `Stopped` if a stop was requested."""
         if self._requested:
             raise Stopped
 

@@ -71,7 +71,7 @@ class RunFolder:
         """Make ``<base>/<name>-<stamp>``, the stamp being the time in UTC.
 
         Args:
-            began: when the run began, in unix seconds; None for now.
+            began: when the run began, in Unix seconds, or None for the current time.
 
         Raises:
             StorageError: it cannot be made.
