@@ -5,6 +5,8 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -272,6 +274,21 @@ def test_signals_work_the_switch():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.slow
+def test_a_call_left_to_itself_arrives_before_the_goodbye():
+    """Else the coordinator takes the call for one of a client that is back."""
+    stop, arrived = StopSwitch(), list[str]()
+
+    def call():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+        time.sleep(0.1)
+        arrived.append("call")
+
+    with stop.on_signals(), pytest.raises(Stopped):
+        stop.aside(call)
+    assert arrived == ["call"]
 
 
 class Watched:

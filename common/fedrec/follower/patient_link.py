@@ -37,6 +37,8 @@ from fedrec.wire.messages import (
 _T = TypeVar("_T")
 
 _LOOK_SECONDS = 0.25
+_ARRIVES_SECONDS = 0.5
+"""A call left to itself has arrived by then, so that a goodbye does not overtake it."""
 
 
 class Stopped(BaseException):
@@ -107,10 +109,14 @@ class StopSwitch:
             done.set()
 
         with self.interruptible():
-            threading.Thread(target=work, name="call", daemon=True).start()
-            # A signal that comes just before the wait begins does not wake it: look again.
-            while not done.wait(_LOOK_SECONDS):
-                pass
+            try:
+                threading.Thread(target=work, name="call", daemon=True).start()
+                # A signal that comes just before the wait begins does not wake it: look again.
+                while not done.wait(_LOOK_SECONDS):
+                    pass
+            except Stopped:
+                done.wait(_ARRIVES_SECONDS)
+                raise
         if errors:
             raise errors[0]
         return results[0]
