@@ -61,10 +61,10 @@ def test_a_row_that_nobody_touched(total):
 @pytest.mark.parametrize("row", [3, 4])
 def test_rows_without_an_item(total, row):
     total.part("item_embedding")[row, 0] = 1
-    total.refused(f"item_embedding of row {row}, padding, is 1")
+    total.refused(f"item_embedding of padding row {row} is 1")
     total.part("item_embedding")[row, 0] = 0
     total.counts[row] = 1
-    total.refused(f"counts of row {row}, padding, is 1")
+    total.refused(f"counts of padding row {row} is 1")
 
 
 def test_more_holders_than_users_who_trained(total):
