@@ -205,8 +205,7 @@ def _fedrap(at: Circumstances) -> list[str]:
         return [
             f"Under colr, rows shrink sqrt(dim / rank) = {math.sqrt(settings.dim / update.rank):g} "
             "times as fast within the round's subspace. Decay alone would flip their signs in "
-            "every step. Lower algorithm.weight_decay or algorithm.item_rate, or raise "
-            "update.rank."
+            "every step. Lower algorithm.weight_decay or algorithm.item_rate, or raise update.rank."
         ]
     if settings.noise_where == "none":
         return []
@@ -283,8 +282,7 @@ ABOUT: Mapping[str, About] = {
         summary="least squares, few rounds",
         protocols=("full", "sampled"),
         combination_reason="fedals sums statistics of solved users, not trained item rows, so "
-        "there is no low-rank form. No negatives are drawn that could leave "
-        "out held-out items.",
+        "there is no low-rank form. No negatives are drawn that could leave out held-out items.",
         warnings=_fedals,
         not_under_noise="its users send the matrices of least squares. Noise makes these "
         "indefinite, so items can no longer be solved",
@@ -315,8 +313,7 @@ ABOUT: Mapping[str, About] = {
         summary="exact counts of pairs, which every client learns",
         protocols=("full", "sampled"),
         combination_reason="ease sums exact counts of pairs of items, which have no low-rank form "
-        "and cannot be compressed. No negatives are drawn that could leave out "
-        "held-out items.",
+        "and cannot be compressed. No negatives are drawn that could leave out held-out items.",
         warnings=_ease,
         clips=False,
         modules=("numba",),
@@ -327,8 +324,7 @@ ABOUT: Mapping[str, About] = {
         "must be",
         exact=True,
         exposed_in_the_clear="which pairs of items each client's users hold, and how many of its "
-        "users hold them. From a client with one user, that is the user's "
-        "complete history",
+        "users hold them. From a client with one user, that is the user's complete history",
         exposed_to_members="the complete history of every user that alone holds an item: the pair "
         "counts of that item name all other items of that user",
         divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
@@ -352,9 +348,8 @@ ABOUT: Mapping[str, About] = {
         not_under_noise="",
         needs_everybody="every round of sketch adds another sum, and all sums must be",
         exact=True,
-        exposed_in_the_clear="which items each client's users hold: the rows of a sum that are "
-        "not zero. From a client with one user, that is the user's complete "
-        "history",
+        exposed_in_the_clear="which items each client's users hold: the rows of a sum that are not "
+        "zero. From a client with one user, that is the user's complete history",
         exposed_to_members="the sketch of the complete history of every user that alone holds an "
         "item: the sum of that item's row is about that user alone",
         divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
@@ -381,9 +376,8 @@ ABOUT: Mapping[str, About] = {
     "pfedclr": About(
         summary="a shared table that each user calibrates by a low-rank matrix",
         combination_reason="pfedclr trains the item table by Adam, which divides each coordinate "
-        "by the size of its own gradients. Adam is therefore not "
-        "rotation-invariant: steps of A in A B are not a low-rank form of its "
-        "steps of the table.",
+        "by the size of its own gradients. Adam is therefore not rotation-invariant: steps of A in "
+        "A B are not a low-rank form of its steps of the table.",
         warnings=_pfedclr,
         not_under_noise="its mean is weighted by users' numbers of interactions, which cannot be "
         "sent under privacy. Its own noise is algorithm.noise_scale",
@@ -392,10 +386,9 @@ ABOUT: Mapping[str, About] = {
     "fedncf": About(
         summary="a shared network scores users and items",
         combination_reason="fedncf sums changes of a network in addition to those of item rows, "
-        "and no low-rank form is defined for a network. With "
-        'algorithm.optimiser = "adam", rows have none either. Adam divides '
-        "each coordinate by the size of its own gradients and is not "
-        "rotation-invariant.",
+        'and no low-rank form is defined for a network. With algorithm.optimiser = "adam", rows '
+        "have none either. Adam divides each coordinate by the size of its own gradients and is "
+        "not rotation-invariant.",
         warnings=_fedncf,
         not_under_noise="",
         divergence_remedy="Lower algorithm.item_rate_scale, algorithm.user_rate_scale or "

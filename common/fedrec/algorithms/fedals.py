@@ -95,14 +95,10 @@ class FedALSSettings(AlgorithmSettings):
         ge=0,
         le=1,
         multiple_of=0.125,
-        description="Exponent of the number of interactions with which the coefficient grows, a "
-        "multiple of 0.125.",
+        description="Exponent of interactions in the coefficient's growth, a multiple of 0.125.",
     )
     momentum: float = Field(
-        default=0.4,
-        ge=0,
-        lt=1,
-        description="Share of an item's last step that is repeated (momentum).",
+        default=0.4, ge=0, lt=1, description="Share of an item's last step that is repeated."
     )
 
 

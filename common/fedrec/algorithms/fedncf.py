@@ -75,8 +75,7 @@ class FedNCFSettings(TrainedSettings):
     dim: int = Field(default=32, ge=1, le=512, description="Length of an embedding vector.")
     learning_rate: Rate = Field(default=0.1, description="Step size (eta) of the network.")
     optimiser: Literal["sgd", "adam"] = Field(
-        default="sgd",
-        description="adam moves users, rows and network all by eta. 0.001 is usual.",
+        default="sgd", description="adam moves users, rows and network all by eta. 0.001 is usual."
     )
     weight_decay: float = Field(
         default=0.0,

@@ -108,9 +108,8 @@ class FedRAPSettings(TrainedSettings):
     dim: int = Field(default=32, ge=1, le=1024, description="Length of an embedding vector.")
     tables: Literal["both", "shared", "private"] = Field(
         default="both",
-        description="The item tables from which scores are computed: shared and own, the shared "
-        "one alone (FedRAP-C), or own ones alone (FedRAP-D, in which users learn "
-        "nothing together).",
+        description="Item tables behind scores: shared and own, the shared one alone (FedRAP-C), "
+        "or own ones alone (FedRAP-D, in which users learn nothing together).",
     )
     learning_rate: Rate = Field(default=0.5, description="Step size of a user's head and bias.")
     item_rate: Positive = Field(default=200.0, description="Step size of both item tables.")
@@ -151,9 +150,8 @@ class FedRAPSettings(TrainedSettings):
     )
     noise_where: Annotated[Literal["none", "grad", "upload"], UsedIf(_SHARED)] = Field(
         default="none",
-        description="The place of the paper's Gaussian noise: every gradient of the shared table, "
-        "or every upload of it. It does not give the guarantee of [privacy]. `fedrec "
-        "check` reports its epsilon.",
+        description="Place of the paper's Gaussian noise: every gradient of the shared table, or "
+        "every upload. It lacks the guarantee of [privacy]. `fedrec check` reports its epsilon.",
     )
     noise_clip: Annotated[Positive, UsedIf(_NOISY)] = Field(
         default=0.1,
@@ -164,10 +162,7 @@ class FedRAPSettings(TrainedSettings):
         default=1.0, description="Deviation of the noise as a multiple of noise_clip (z)."
     )
     local_epochs: int = Field(
-        default=10,
-        ge=1,
-        le=100,
-        description="Largest number of passes over a user's samples in each round.",
+        default=10, ge=1, le=100, description="Most passes over a user's samples in a round."
     )
     batch_size: int = Field(default=2048, ge=1, le=1_000_000, description="Samples in a minibatch.")
 

@@ -79,8 +79,7 @@ class FedRecGELSettings(TrainedSettings):
         default=32,
         ge=1,
         le=256,
-        description="Length of the factorisation's vectors, and number of units in the last "
-        "hidden layer.",
+        description="Length of the factorisation's vectors, and units of the last hidden layer.",
     )
     hidden_layers: int = Field(
         default=3,
@@ -97,19 +96,14 @@ class FedRecGELSettings(TrainedSettings):
     )
     radius_shared: _Radius = Field(
         default=0.02,
-        description="Distance uphill at which the shared gradient is computed. 0 turns this half "
-        "off.",
+        description="Distance uphill of the shared gradient's point. 0 turns this half off.",
     )
     radius_private: _Radius = Field(
         default=0.02,
-        description="Distance uphill at which a user's own gradient is computed. 0 turns this "
-        "half off.",
+        description="Distance uphill of a user's own gradient's point. 0 turns this half off.",
     )
     local_epochs: int = Field(
-        default=1,
-        ge=1,
-        le=1,
-        description="Must be 1: a round is one step by all of a user's samples.",
+        default=1, ge=1, le=1, description="A round is one step by all of a user's samples."
     )
     batch_size: int = Field(
         default=128,

@@ -111,10 +111,7 @@ class PFedCLRSettings(TrainedSettings):
         "steps of items and user vectors.",
     )
     local_epochs: int = Field(
-        default=10,
-        ge=1,
-        le=100,
-        description="Passes over a user's samples in each round, for each of the two steps.",
+        default=10, ge=1, le=100, description="Passes over a user's samples, in each of both steps."
     )
     item_deviation: float = Field(
         default=0.1,
@@ -123,16 +120,12 @@ class PFedCLRSettings(TrainedSettings):
         description="Items and user vectors begin as N(0, this^2). The paper gives no value.",
     )
     factor_deviation: Annotated[float, _CALIBRATED] = Field(
-        default=1.0,
-        gt=0,
-        le=100,
-        description='B begins as N(0, this^2). The paper\'s text is only "normal".',
+        default=1.0, gt=0, le=100, description="B begins as N(0, this^2). The paper gives no value."
     )
     personal_items: bool = Field(
         default=True,
         description="Score with a user's own item table of its last round, as the paper does. The "
-        "client keeps n_items scores for each user. false scores with the published "
-        "table.",
+        "client keeps n_items scores for each user. false scores with the published table.",
     )
     newcomers: Annotated[
         Literal["initial", "current"],
@@ -157,8 +150,7 @@ class PFedCLRSettings(TrainedSettings):
         ge=0,
         le=1e6,
         description="A minibatch's gradient of the item table (Step 1) is shrunk to this L2 norm. "
-        "0 for no limit. It is C in the paper's bound, for which the paper gives no "
-        "value.",
+        "0 for no limit. It is C in the paper's bound, for which the paper gives no value.",
     )
 
 

@@ -138,8 +138,7 @@ class PLGCSettings(WrapperSettings):
         only_if(
             lambda section: not any(entry.added_to for entry in section.made.parameters),
             ("upload", "base.name"),
-            "users of {s.base.name} train and send the shared table itself, so their own one does "
-            "not move",
+            "users of {s.base.name} train and send the shared table itself, not their own",
         ),
         only_if(
             lambda section: any(getattr(one, "factor", 0) == 1 for one in section.made.optimisers),
@@ -152,8 +151,7 @@ class PLGCSettings(WrapperSettings):
     base: SerializeAsAny[AlgorithmSettings] = Field(
         default=FedMFSettings(**_VISIT),
         description="The algorithm inside: a table of its settings with its name, as in "
-        '[algorithm.base] name = "pfedrec". By default, its local_epochs is 10 and '
-        "its batch_size 2048.",
+        '[algorithm.base] name = "pfedrec". Defaults: local_epochs 10, batch_size 2048.',
     )
     mixing: bool = Field(
         default=True,
@@ -192,9 +190,8 @@ class PLGCSettings(WrapperSettings):
     )
     upload: Literal["change", "table"] = Field(
         default="change",
-        description="The contribution of users: the change of their table, which is enough if all "
-        "users participate in every round, or its whole difference from the shared "
-        "one.",
+        description="Users contribute the change of their table, which is enough if all "
+        "users participate in every round, or its whole difference from the shared one.",
     )
 
     @property
@@ -220,8 +217,7 @@ class PLGC(Wrapper):
         tables = [each.name for each in moved if each.scope == "rows" and len(each.shape) == 1]
         if not tables:
             raise SettingsError(
-                f"{self.base.name} trains no shared item rows of which a user could have its own "
-                "copy.",
+                f"{self.base.name} trains no shared item rows that a user could copy.",
                 remedy='Set algorithm.base.name = "fedmf", or another algorithm that does.',
             )
         added = {each.added_to: each.name for each in self.base.parameters if each.added_to}
@@ -290,9 +286,7 @@ class PLGC(Wrapper):
     def moving(self, optimiser: Optimiser) -> Optimiser:
         """Return an optimiser that moves own tables in place of the shared ones."""
         if isinstance(optimiser, Gradient):
-            raise TypeError(
-                "an optimiser that sends gradients has no steps for an own table to take"
-            )
+            raise TypeError("an optimiser that sends gradients takes no steps of an own table")
         moved = {name: own for name, own in self.own_tables.items() if own not in self._theirs}
         rates = {moved.get(name, name): rate for name, rate in optimiser.rates.items()}
         for own in [own for own in self.own_tables.values() if own in rates]:

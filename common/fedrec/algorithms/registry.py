@@ -60,9 +60,7 @@ def _loaded(point: EntryPoint, *, taken: bool) -> type[Algorithm]:
     remedy = f"Correct {package}, or uninstall it."
     about = f"{package} adds the algorithm {point.name!r} as {point.value}"
     if taken:
-        raise SettingsError(
-            f"{about}, but there is already an algorithm with that name.", remedy=remedy
-        )
+        raise SettingsError(f"{about}, but that name is taken.", remedy=remedy)
     try:
         kind = point.load()
     except Exception as error:
@@ -82,8 +80,7 @@ def _loaded(point: EntryPoint, *, taken: bool) -> type[Algorithm]:
     beside = sorted(name for name in moved if hasattr(kind, name))
     if beside or not isinstance(kind.about, About):
         raise SettingsError(
-            f"{about}, whose class sets {', '.join(beside) or 'about'}, where fedrec does not read "
-            "it.",
+            f"{about}, whose class sets {', '.join(beside) or 'about'}, which is ignored.",
             remedy=f"Set it in `about`, a `fedrec.algorithms.About`, in {package}.",
         )
     return kind

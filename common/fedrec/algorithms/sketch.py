@@ -119,9 +119,8 @@ class SketchSettings(AlgorithmSettings):
         default=2,
         ge=1,
         le=8,
-        description="Training rounds that sum. A third changes little, and one alone is worse. "
-        "The round after them grades candidates on validation, if rounds.total "
-        "includes it.",
+        description="Training rounds that sum. A third changes little, and one alone is worse. The "
+        "round after them grades candidates on validation, if rounds.total includes it.",
     )
     regularisation: float = Field(
         default=300.0,
@@ -234,8 +233,7 @@ class Sketch(Algorithm):
         if self.n_rounds != self.settings.sums:
             raise SettingsError(
                 f"rounds.total is {self.n_rounds}, but under privacy.mechanism sketch has only its "
-                f"{self.settings.sums} sums: a round of users' gains would reveal facts about "
-                "them.",
+                f"{self.settings.sums} sums: gains would reveal facts about users.",
                 remedy=f"Set rounds.total = {self.settings.sums}.",
             )
         if self.settings.form != "plain":

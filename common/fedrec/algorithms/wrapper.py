@@ -58,7 +58,7 @@ class WrapperSettings(AlgorithmSettings):
         name = value.get("name")
         if not isinstance(name, str) or name not in ALGORITHMS:
             raise ValueError(
-                f"There is no algorithm {name!r}. Known algorithms: {', '.join(ALGORITHMS)}."
+                f"There is no algorithm {name!r}. Choose from {', '.join(ALGORITHMS)}."
             )
         kind = ALGORITHMS[name]
         if not issubclass(kind, TrainedAlgorithm) or issubclass(kind, Wrapper):

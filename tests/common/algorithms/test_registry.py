@@ -70,7 +70,7 @@ def test_an_installed_algorithm_comes_after_fedrecs_own(install):
         ("nearest = broken:Missing", MODULE, "cannot be imported"),
         ("nearest = broken:NOTHING", MODULE, "not a subclass of Algorithm"),
         ("near = broken:Nearest", MODULE, "have the name 'nearest'"),
-        ("fedmf = broken:Nearest", MODULE, "already an algorithm with that name"),
+        ("fedmf = broken:Nearest", MODULE, "that name is taken"),
         ("nearest = broken:Nearest", BEFORE_ABOUT, "sets exposed_in_the_clear"),
     ],
 )
