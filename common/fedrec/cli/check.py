@@ -33,9 +33,7 @@ EPILOG = (
 def check(
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="SETTINGS", help="The settings file, or a setting's key with --explain."
-        ),
+        typer.Argument(metavar="SETTINGS", help="The settings file, or a key with --explain."),
     ] = "",
     items: Annotated[
         int, typer.Option(min=0, help="Size of the catalogue, if no file gives it.")
@@ -44,9 +42,8 @@ def check(
         int,
         typer.Option(
             min=0,
-            help="Clients in a round. Used for the price and, for client.minimum_own_item_users, "
-            "to divide data.path among them. 0 uses the plan's number and treats the data as "
-            "one client's.",
+            help="Clients in a round, for the price. client.minimum_own_item_users is priced with "
+            "the data divided among them. 0 uses the plan's number, and one client's data.",
         ),
     ] = 0,
     cells: CellsOf = "",
@@ -266,10 +263,7 @@ def _room(n_users: int, maximum_users: int) -> str:
     if n_users > maximum_users:
         return f"{n_users} in data.path, which is above federation.maximum_users = {maximum_users}"
     alike = count_of(maximum_users // max(1, n_users), "such client")
-    return (
-        f"{n_users} in data.path. federation.maximum_users = {maximum_users} leaves room for "
-        f"{alike}"
-    )
+    return f"{n_users} in data.path. federation.maximum_users = {maximum_users} fits {alike}"
 
 
 def _resolved(loaded: LoadedSettings) -> TextTable:

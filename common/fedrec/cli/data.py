@@ -171,8 +171,7 @@ def _import_own(
     if str(path) in PUBLIC and not path.exists():
         raise DataError(
             f"The file of {path} is missing.",
-            remedy=f"Run `fedrec data import {path} PATH`. Download it from "
-            f"{PUBLIC[str(path)].source}",
+            remedy=f"Run `fedrec data import {path} PATH`. Its source: {PUBLIC[str(path)].source}",
         )
     if into is None:
         free = Path("data") if not Path("data").exists() else Path(f"{path.stem}-data")
@@ -458,9 +457,7 @@ def catalogue(
 @app.command()
 def split(
     path: DataFile,
-    clients: Annotated[
-        int, typer.Option(min=1, help="The number of clients that share the users.")
-    ],
+    clients: Annotated[int, typer.Option(min=1, help="Number of clients that share the users.")],
     into: Annotated[Path, typer.Option(help="The folder to write to.")],
     seed: Annotated[int, typer.Option(help="The seed of the random split.")] = 0,
     force: Force = False,

@@ -102,9 +102,7 @@ class DoctorCheck:
     remedy: str = ""
 
 
-Device = Annotated[
-    str, typer.Option(help="The device to train a step on: auto, cpu, cuda or cuda:N.")
-]
+Device = Annotated[str, typer.Option(help="Device of a test step: auto, cpu, cuda or cuda:N.")]
 
 
 def doctor(device: Device = "auto") -> Result:
@@ -256,8 +254,7 @@ def _training(device: str) -> Iterator[DoctorCheck]:
     yield DoctorCheck(
         name="training",
         verdict="ok",
-        found=f"a step on {step.device_name} takes {seconds[1]:.3f} s, and the first took "
-        f"{seconds[0]:.3f} s",
+        found=f"a step on {step.device_name} takes {seconds[1]:.3f} s, the first {seconds[0]:.3f}",
     )
 
 
@@ -303,9 +300,7 @@ def _disk() -> Iterator[DoctorCheck]:
         name="free disk space here",
         verdict="ok" if enough else "warn",
         found=human_bytes(free),
-        remedy=""
-        if enough
-        else "Free some disk space. A coordinator stores uploads on disk during a round.",
+        remedy="" if enough else "Free some disk space. Coordinators keep a round's uploads there.",
     )
 
 

@@ -29,8 +29,7 @@ AcceptOtherArithmetic = Annotated[
     bool,
     typer.Option(
         _FLAG,
-        help="Resume on a machine that rounds differently in training. The results are as good, "
-        "but not bit for bit the same.",
+        help="Resume on a machine that rounds differently: results as good, but not the same bits.",
     ),
 ]
 
@@ -64,9 +63,8 @@ CellsOf = Annotated[
     typer.Option(
         CELLS,
         metavar="N|ROSTER",
-        help="Cells of a deployed federation: a number of cells, as the key authority would make "
-        "them, or its roster. Items are trained if enough users outside "
-        "federation.corrupt_cells of them hold them.",
+        help="Number of cells as a key authority makes them, or its roster. An item is trained if "
+        "enough users outside federation.corrupt_cells of the cells hold it.",
     ),
 ]
 
@@ -108,9 +106,7 @@ def read_cells(settings: Settings, given: str, clients: int) -> tuple[int, Cells
                 remedy=f"Omit --clients, or give {CELLS} a number.",
             )
         content = read_public(
-            Path(given),
-            max_bytes=MAX_BYTES,
-            remedy=f"Give {CELLS} a number, or the path of a roster.",
+            Path(given), max_bytes=MAX_BYTES, remedy=f"Give {CELLS} a number, or a roster's path."
         )
         roster = Roster.from_json(content)
         cells = cells_in_use(plan, cells_of_roster(roster, names), n_clients)
@@ -154,11 +150,7 @@ ExcludedItems = Annotated[
     ),
 ]
 SimilarTo = Annotated[
-    str,
-    typer.Option(
-        metavar="ITEM",
-        help="List the items most similar to this one, in place of a user's recommendations.",
-    ),
+    str, typer.Option(metavar="ITEM", help="Find items like this one instead of a user's.")
 ]
 
 
@@ -215,8 +207,7 @@ SetValues = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override a setting, as in rounds.total=5, or unset it, as in data.separator=. "
-        "Repeatable.",
+        help="Override a setting (rounds.total=5), or unset it (data.separator=). Repeatable.",
     ),
 ]
 

@@ -56,9 +56,7 @@ def init(
     ] = "bfv",
     data: Annotated[
         Path | None,
-        typer.Option(
-            help="The file of interactions, for data.path and to size federation.maximum_users."
-        ),
+        typer.Option(help="Interactions, for data.path and to size federation.maximum_users."),
     ] = None,
     clients: Annotated[
         str,
@@ -67,9 +65,7 @@ def init(
     address: Annotated[
         str, typer.Option(help="parties.address: host:port of the coordinator.")
     ] = "",
-    name: Annotated[
-        str, typer.Option(help="The federation's name. The default is the folder's name.")
-    ] = "",
+    name: Annotated[str, typer.Option(help="The federation's name. Default: the folder's.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     accept_exposure: AcceptExposure = False,
 ) -> Result:

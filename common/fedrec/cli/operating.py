@@ -215,10 +215,7 @@ STOP_EPILOG = (
 def stop(
     address: Address,
     now: Annotated[
-        bool,
-        typer.Option(
-            "--now", help="End the run at once, without waiting for the round in progress."
-        ),
+        bool, typer.Option("--now", help="Don't wait for the round in progress.")
     ] = False,
     operator: OperatorFile = None,
 ) -> Result:

@@ -103,11 +103,7 @@ class HeldRows:
             floor: the floor in the settings.
         """
         all_rows, *costs = map(self.cost, _FLOORS)
-        dealt = (
-            ""
-            if self.n_clients == 1
-            else (f", with the users divided among {self.n_clients} clients")
-        )
+        dealt = "" if self.n_clients == 1 else f", with users dealt to {self.n_clients} clients"
         yield (
             "rows above an own floor",
             "; ".join(f"{each.floor}: {each.rows:.0f}" for each in costs)
@@ -121,10 +117,7 @@ class HeldRows:
         best, most = self.recommended, f"{100 * _MOST_BELOW:.0f} %"
         if best > 1:
             lost = _percent(self.cost(best).below)
-            return (
-                f"{best} is recommended: {lost} of the interactions are below it, and at most "
-                f"{most} may be"
-            )
+            return f"{best} is recommended: {lost} of the interactions are below, {most} may be"
         if self.n_users <= self.n_clients:
             return "1 is recommended: a client of one user can't have a floor"
         least = self.cost(min(_RECOMMENDED))

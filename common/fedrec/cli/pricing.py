@@ -134,13 +134,10 @@ def _opening_rows(opening: Price) -> Iterator[tuple[str, str]]:
     yield "in an upload", sent
     union = f"{facts['expected_entries']} of at most {facts['most_entries']} entries"
     yield "in a sum, expected", f"{union}, {human_bytes(facts['sum_bytes'])}"
-    waits = "the round waits for it"
+    waits = "The round waits for it"
     if facts["report_seconds"] is not None:
-        waits = f"the round waits {facts['report_seconds']:.0f} s for the clients' reports"
-    yield (
-        "opening a sum, at most",
-        f"{facts['seconds']:.0f} s on a slow machine and line, and {waits}",
-    )
+        waits = f"The round waits {facts['report_seconds']:.0f} s for clients' reports"
+    yield "opening a sum, at most", f"{facts['seconds']:.0f} s on a slow machine and line. {waits}"
 
 
 def _expected_rows(expected: Price) -> Iterator[tuple[str, str]]:

@@ -117,8 +117,7 @@ class CatchingUp:
         member = self._membership
         if found.round <= self._model.version:
             raise ProtocolError(
-                f"The coordinator sent round {found.round} as newer than version "
-                f"{self._model.version}."
+                f"The coordinator sent round {found.round} after version {self._model.version}."
             )
         # Every round starts from the round published before it, which is this model's version.
         terms = self._model.terms(found.round, found.kind)

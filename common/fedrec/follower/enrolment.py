@@ -122,8 +122,7 @@ def _refuse(differences: tuple[Difference, ...]) -> None:
         raise PlanMismatch(
             "The federation's plan differs from this client's settings: "
             f"{'; '.join(map(str, differences))}.",
-            remedy=f"Don't take part. If you agree to the plan, set {lines} in this client's "
-            "settings file.",
+            remedy=f"Don't take part, or agree: set {lines} in this client's settings file.",
         )
 
 
@@ -144,8 +143,7 @@ def _catalogue(
         catalogue = _kept_or_fetched(link, identity, info, cache)
     if len(catalogue) != info.n_items:
         raise CatalogueMismatch(
-            f"The catalogue has {len(catalogue)} items, but the coordinator announced "
-            f"{info.n_items}.",
+            f"The catalogue has {len(catalogue)} items, but {info.n_items} were announced.",
             remedy=_REMEDY,
         )
     return catalogue
@@ -164,8 +162,7 @@ def _kept_or_fetched(
     fetched = Catalogue.load(cache)
     if fetched.fingerprint() != info.catalogue_fingerprint:
         raise CatalogueMismatch(
-            "The catalogue that the coordinator sent isn't the one that it announced.",
-            remedy=_REMEDY,
+            "The coordinator sent another catalogue than it announced.", remedy=_REMEDY
         )
     return fetched
 

@@ -47,8 +47,7 @@ class AnnouncedRound:
         if (header.kind, header.base_round) != (self.kind, self.base_round):
             raise RefusedError(
                 f"{author} contributed to a round of kind {header.kind} from version "
-                f"{header.base_round}, but this client's round is of kind {self.kind} from version "
-                f"{self.base_round}.",
+                f"{header.base_round}, not of kind {self.kind} from version {self.base_round}.",
                 remedy=_REMEDY,
             )
         if header.base_state != self.base_state:

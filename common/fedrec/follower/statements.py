@@ -56,8 +56,7 @@ def check_follows(statement: RevealStatement, known: RevealStatement | None) -> 
     raise RefusedError(
         f"Statement {statement.sequence} of the key authority, on round {statement.round}, doesn't "
         f"follow {known.sequence}, on round {known.round}: expected {expected}.",
-        remedy="Stop here, and tell the data owners. The key authority may be running from two "
-        "folders.",
+        remedy="Stop here, and tell the data owners. The key authority may run from two folders.",
     )
 
 

@@ -43,9 +43,8 @@ Integers = NDArray[np.int64]
 
 _VALUES_AT_ONCE = 1 << 18
 _REMEDY = (
-    "A contributor sent values that no honest client can send. The round was abandoned and "
-    "nothing was applied. If this happens again, the data owners must find out which client's "
-    "software was changed."
+    "A contributor sent values that no honest client can. The round was abandoned, and nothing was "
+    "applied. If it happens again, the data owners must find the client with changed software."
 )
 
 

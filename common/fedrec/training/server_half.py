@@ -218,10 +218,7 @@ def shape_problem(plan: Plan, n_items: int, shared: SharedState) -> str:
         return "has separate rows for other items than those with enough holders"
     tables = set() if shared.rest is None else set(shared.rest.tables or ())
     if shared.rest is not None and tables != set(algorithm.row_tables):
-        return (
-            f"has separate rows of {sorted(tables)}, but {sorted(algorithm.row_tables)} were "
-            "expected"
-        )
+        return f"has separate rows of {sorted(tables)}, not of {sorted(algorithm.row_tables)}"
     declared = {
         entry.name: entry.whole_shape(n_items=n_items, n_users=0)
         for entry in algorithm.parameters
@@ -234,9 +231,7 @@ def shape_problem(plan: Plan, n_items: int, shared: SharedState) -> str:
         found = shared.tensors[name].shape
         grows = bool(most[name]) and len(found) == 1 and found <= most[name]
         if found != expected and not grows:
-            return (
-                f"has {name} of the shape {found}, but {expected} was expected for {n_items} items"
-            )
+            return f"has {name} of the shape {found}, not {expected} for {n_items} items"
     return ""
 
 

@@ -48,9 +48,8 @@ if TYPE_CHECKING:
 Tensors = dict[str, torch.Tensor]
 
 _REMEDY = (
-    "Lower client.device_memory_mib if private tables use the memory, or free memory of the "
-    "device (`nvidia-smi` shows its users). Or lower algorithm.batch_size, or set client.device = "
-    '"cpu".'
+    "Lower client.device_memory_mib if private tables use the memory, free the device's memory "
+    '(see `nvidia-smi`), lower algorithm.batch_size, or set client.device = "cpu".'
 )
 
 
@@ -67,8 +66,7 @@ def in_halves(
     if chunk.n_users <= BLOCK_USERS:
         raise SettingsError(
             f"The samples of {chunk.n_users} users don't fit the memory of "
-            f"{chunk.user_index.device}, and this is the smallest number of users that can be "
-            "trained at once.",
+            f"{chunk.user_index.device}, and a chunk has no fewer users.",
             remedy=_REMEDY,
         )
     _give_back(chunk.user_index.device)

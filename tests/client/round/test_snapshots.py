@@ -137,9 +137,9 @@ def by_a_stranger(world):
 BAD = {
     of_its_maker_alone: "contradict",
     of_another_state: "isn't the model that other parties signed",
-    of_other_shapes: "of the shape (2, 4), but (12, 4) was expected",
+    of_other_shapes: "of the shape (2, 4), not (12, 4)",
     of_other_rows: "has separate rows for other items",
-    of_whole_tables_beside_a_list_of_rows: "has separate rows of [], but ['item_embedding']",
+    of_whole_tables_beside_a_list_of_rows: "has separate rows of [], not of ['item_embedding']",
     of_rows_beyond_all_numbers: "not in the order of the catalogue",
     of_rows_that_nobody_trains: "it has rows of its first one",
     that_does_not_open: "",
