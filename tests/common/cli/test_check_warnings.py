@@ -54,7 +54,7 @@ def test_a_catalogue_with_too_many_pairs_is_warned_of_before_the_count(fedrec, e
         for text in fedrec("check", ease_file, "--items", 14_000, "--json").json["warnings"]
         if "is refused after the count" in text
     ]
-    assert "sum 24779040 of them, 99116160 bytes without encryption" in many
+    assert "sum 24779040 of them: 99116160 bytes without encryption" in many
     assert "Set rounds.total = 6 or more" in many
     large = fedrec("check", ease_file, "--items", 20_000, "--set", "rounds.total=100", "--json")
     assert "ease takes at most 16384 rows" in " ".join(large.json["warnings"])
