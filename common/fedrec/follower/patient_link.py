@@ -37,8 +37,8 @@ from fedrec.wire.messages import (
 _T = TypeVar("_T")
 
 _LOOK_SECONDS = 0.25
+# A call left to itself has arrived by then, so that a goodbye does not overtake it.
 _ARRIVES_SECONDS = 0.5
-"""A call left to itself has arrived by then, so that a goodbye does not overtake it."""
 
 
 class Stopped(BaseException):
