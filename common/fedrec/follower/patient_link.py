@@ -37,8 +37,8 @@ from fedrec.wire.messages import (
 _T = TypeVar("_T")
 
 _LOOK_SECONDS = 0.25
+# A call left to itself has arrived by then, so that a goodbye does not overtake it.
 _ARRIVES_SECONDS = 0.5
-"""A call left to itself has arrived by then, so that a goodbye does not overtake it."""
 
 
 class Stopped(BaseException):
@@ -141,6 +141,7 @@ class Backoff:
         jitter: returns a number from 0 to 1.
         base_seconds: the bound of the first pause.
         cap_seconds: the bound that is never exceeded.
+        maximum_attempts: failed attempts in a row after which to give up. 0 never gives up.
     """
 
     def __init__(
@@ -151,8 +152,10 @@ class Backoff:
         jitter: Callable[[], float] = random.random,
         base_seconds: float = 0.25,
         cap_seconds: float = 10.0,
+        maximum_attempts: int = 0,
     ) -> None:
-        self._stop = stop
+        self.stop = stop
+        self.maximum_attempts = maximum_attempts
         self._sleep = sleep
         self._jitter = jitter
         self._base = base_seconds
@@ -161,7 +164,7 @@ class Backoff:
     def pause(self, attempt: int) -> float:
         """Wait after the attempt of that number, from 0; return the seconds waited."""
         seconds = self._jitter() * min(self._cap, self._base * 2.0 ** min(attempt, 30))
-        with self._stop.interruptible():
+        with self.stop.interruptible():
             self._sleep(seconds)
         return seconds
 
@@ -183,12 +186,10 @@ class Meter:
 def patient_link(
     link: Link,
     meter: Meter,
-    stop: StopSwitch,
     backoff: Backoff,
     on_trouble: Callable[[FedrecError], None],
     *,
     on_answer: Callable[[int], None] = lambda failed: None,
-    maximum_attempts: int = 0,
 ) -> Link:
     """Return a link that repeats every call on another one until the coordinator answers.
 
@@ -197,11 +198,9 @@ def patient_link(
     Args:
         link: the link to be patient with.
         meter: counts what is sent, at every attempt anew, and received.
-        stop: interrupts waiting.
-        backoff: how long to pause.
+        backoff: how long to pause, what interrupts it, and after how many attempts to give up.
         on_trouble: told what failed, once until something else does.
         on_answer: told how many attempts in a row had failed, once one succeeds.
-        maximum_attempts: give up after so many in a row; 0 never does.
     """
 
     def call(method: Callable[..., Any], /, *sent: Any, **named: Any) -> Any:
@@ -209,9 +208,9 @@ def patient_link(
         while True:
             meter.sent += _payload_bytes(*sent)
             try:
-                answer = stop.aside(partial(method, *sent, **named))
+                answer = backoff.stop.aside(partial(method, *sent, **named))
             except PASSING as error:
-                if 0 < maximum_attempts <= attempt + 1:
+                if 0 < backoff.maximum_attempts <= attempt + 1:
                     raise
                 problem: FedrecError = error
             except CorruptUpload as error:
