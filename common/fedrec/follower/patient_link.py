@@ -37,8 +37,8 @@ from fedrec.wire.messages import (
 _T = TypeVar("_T")
 
 _LOOK_SECONDS = 0.25
+# Time for an abandoned call to arrive, so that a goodbye doesn't overtake it.
 _ARRIVES_SECONDS = 0.5
-"""Time for an abandoned call to arrive, so that a goodbye doesn't overtake it."""
 
 
 class Stopped(BaseException):
@@ -143,6 +143,7 @@ class Backoff:
         jitter: returns a number from 0 to 1.
         base_seconds: the limit of the first pause.
         cap_seconds: the largest limit.
+        maximum_attempts: failed attempts in a row after which to give up. 0 never gives up.
     """
 
     def __init__(
@@ -153,8 +154,10 @@ class Backoff:
         jitter: Callable[[], float] = random.random,
         base_seconds: float = 0.25,
         cap_seconds: float = 10.0,
+        maximum_attempts: int = 0,
     ) -> None:
-        self._stop = stop
+        self.stop = stop
+        self.maximum_attempts = maximum_attempts
         self._sleep = sleep
         self._jitter = jitter
         self._base = base_seconds
@@ -163,7 +166,7 @@ class Backoff:
     def pause(self, attempt: int) -> float:
         """Wait after an attempt, numbered from 0. Return the seconds waited."""
         seconds = self._jitter() * min(self._cap, self._base * 2.0 ** min(attempt, 30))
-        with self._stop.interruptible():
+        with self.stop.interruptible():
             self._sleep(seconds)
         return seconds
 
@@ -187,12 +190,10 @@ class Meter:
 def patient_link(
     link: Link,
     meter: Meter,
-    stop: StopSwitch,
     backoff: Backoff,
     on_trouble: Callable[[FedrecError], None],
     *,
     on_answer: Callable[[int], None] = lambda failed: None,
-    maximum_attempts: int = 0,
 ) -> Link:
     """Return a link that repeats every call on another link until the coordinator answers.
 
@@ -201,11 +202,9 @@ def patient_link(
     Args:
         link: the link to call.
         meter: counts the bytes of every attempt.
-        stop: interrupts waiting.
-        backoff: how long to pause.
+        backoff: how long to pause, what interrupts it, and after how many attempts to give up.
         on_trouble: called with the failure, once until another one occurs.
         on_answer: called with the number of failed attempts, once one succeeds.
-        maximum_attempts: give up after this number of attempts, or never if 0.
     """
 
     def call(method: Callable[..., Any], /, *sent: Any, **named: Any) -> Any:
@@ -213,9 +212,9 @@ def patient_link(
         while True:
             meter.sent += _payload_bytes(*sent)
             try:
-                answer = stop.aside(partial(method, *sent, **named))
+                answer = backoff.stop.aside(partial(method, *sent, **named))
             except PASSING as error:
-                if 0 < maximum_attempts <= attempt + 1:
+                if 0 < backoff.maximum_attempts <= attempt + 1:
                     raise
                 problem: FedrecError = error
             except CorruptUpload as error:

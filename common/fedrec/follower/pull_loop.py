@@ -9,7 +9,7 @@ from fedrec.clock import Clock
 from fedrec.errors import CoordinatorWentBack, NotInRoster, RevealRefused, RoundError
 from fedrec.follower.catching_up import CatchingUp
 from fedrec.follower.follower_store import FollowerStore
-from fedrec.follower.patient_link import Backoff, StopSwitch
+from fedrec.follower.patient_link import Backoff
 from fedrec.follower.shared_model import RoundContext
 from fedrec.follower.stored_state import StoredState, epoch_went_back
 from fedrec.ids import RoundId
@@ -87,7 +87,6 @@ class PullLoop(ABC):
     def __init__(
         self,
         context: RoundContext,
-        stop: StopSwitch,
         backoff: Backoff,
         clock: Clock,
         *,
@@ -99,7 +98,7 @@ class PullLoop(ABC):
         self._model = context.model
         self._store = context.store
         self._journal = context.journal
-        self._stop = stop
+        self._stop = backoff.stop
         self._backoff = backoff
         self._clock = clock
         self._rollbacks = rollbacks
