@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,11 +89,8 @@ class ClientApp:
         settings: a whole settings file.
         link: the coordinator; by default gRPC to `client.coordinator`.
         on_event: told of everything that happens.
-        stop: the request to stop.
+        backoff: how long to wait for a silent coordinator, and what stops the client.
         clock: the time.
-        sleep: waits.
-        jitter: draws from 0 to 1.
-        maximum_attempts: give up on a silent coordinator after so many calls; 0 never does.
         accept_exposure: who runs the client knows what a plan without encryption exposes.
         accept_other_arithmetic: go on with a run that was trained under other arithmetic.
     """
@@ -107,11 +101,8 @@ class ClientApp:
         *,
         link: Link | None = None,
         on_event: OnEvent = log_event,
-        stop: StopSwitch | None = None,
+        backoff: Backoff | None = None,
         clock: Clock | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-        jitter: Callable[[], float] = random.random,
-        maximum_attempts: int = 0,
         accept_exposure: bool = False,
         accept_other_arithmetic: bool = False,
     ) -> None:
@@ -119,13 +110,12 @@ class ClientApp:
         self._accept_other_arithmetic = accept_other_arithmetic
         self._settings = settings
         self._clock = clock or SystemClock()
-        self._stop = stop or StopSwitch()
-        self._backoff = Backoff(self._stop, sleep=sleep, jitter=jitter)
+        self._backoff = backoff or Backoff(StopSwitch())
+        self._stop = self._backoff.stop
         self._meter = Meter()
         self._folder = Path(settings.client.state)
         self._on_event = on_event
         self._bare_link = link
-        self._maximum_attempts = maximum_attempts
         self._new_run = False
 
     @property
@@ -281,11 +271,9 @@ class ClientApp:
         return patient_link(
             link,
             self._meter,
-            self._stop,
             self._backoff,
             trouble,
             on_answer=answer,
-            maximum_attempts=self._maximum_attempts,
         )
 
     def _enrolled(
@@ -373,7 +361,7 @@ class ClientApp:
                 audit=AuditLog(self._folder, self._clock),
                 journal=journal,
             )
-            session = Session(context, self._stop, self._backoff, self._clock)
+            session = Session(context, self._backoff, self._clock)
             ended = session.run()
         finally:
             if learner is not None:

@@ -68,7 +68,7 @@ def run(
     from fedrec.errors import PrivacyBudgetSpent
     from fedrec.extras import require
     from fedrec.follower.events import log_event
-    from fedrec.follower.patient_link import Stopped, StopSwitch
+    from fedrec.follower.patient_link import Backoff, Stopped, StopSwitch
     from fedrec.monitoring import Monitored, metrics_endpoint
     from fedrec.plan.layout import protection_modules, training_modules
     from fedrec.privacy import BUDGET_SPENT
@@ -98,8 +98,7 @@ def run(
     client = ClientApp(
         settings,
         on_event=on_event,
-        stop=stop,
-        maximum_attempts=give_up_after,
+        backoff=Backoff(stop, maximum_attempts=give_up_after),
         accept_exposure=accept_exposure,
         accept_other_arithmetic=accept_other_arithmetic,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedrec.clock import Clock
 from fedrec.errors import RoundError
-from fedrec.follower.patient_link import Backoff, StopSwitch
+from fedrec.follower.patient_link import Backoff
 from fedrec.follower.pull_loop import PullLoop, Work
 from fedrec.wire.messages import Finished, MakeSnapshot, Reveal, StepTask, Train, Wait
 from fedrec_client.round.local_model import ClientContext
@@ -22,13 +22,11 @@ class Session(PullLoop):
     def __init__(
         self,
         context: ClientContext,
-        stop: StopSwitch,
         backoff: Backoff,
         clock: Clock,
     ) -> None:
         super().__init__(
             context,
-            stop,
             backoff,
             clock,
             catching_up=UpdatesCounted(context),

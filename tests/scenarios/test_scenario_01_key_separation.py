@@ -22,6 +22,7 @@ from world.bench import N_ITEMS, Bench, data, plan_of
 from world.federation import prepare
 
 from fedrec.errors import FedrecError
+from fedrec.follower.patient_link import Backoff, StopSwitch
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
@@ -132,7 +133,10 @@ class Served:
         ):
             working = [
                 clients.submit(
-                    ClientApp(bench.client_settings(number, address), maximum_attempts=20).run
+                    ClientApp(
+                        bench.client_settings(number, address),
+                        backoff=Backoff(StopSwitch(), maximum_attempts=20),
+                    ).run
                 )
                 for number in range(3)
             ]

@@ -199,7 +199,7 @@ def _run_client(
     settings: Settings, kill: KillClient | None, in_files: bool, parent: Connection
 ) -> None:
     from fedrec.follower.events import ClientEvent
-    from fedrec.follower.patient_link import Stopped, StopSwitch
+    from fedrec.follower.patient_link import Backoff, Stopped, StopSwitch
     from fedrec.wire import grpc_link
     from fedrec_client.app import ClientApp
     from fedrec_client.connecting import open_link
@@ -224,7 +224,9 @@ def _run_client(
     if kill is not None and kill.place.startswith(("before ", "after ")):
         link = _DyingLink(link, kill)
     stop = StopSwitch()
-    client = ClientApp(settings, link=link, on_event=on_event, stop=stop, jitter=lambda: 0.1)
+    client = ClientApp(
+        settings, link=link, on_event=on_event, backoff=Backoff(stop, jitter=lambda: 0.1)
+    )
     try:
         with stop.on_signals():
             parent.send(client.run().reason)

@@ -18,6 +18,7 @@ from world.keys import encryption_key_of, keys_of
 from fedrec.data import Catalogue
 from fedrec.data.reading import DataSettings
 from fedrec.follower.membership import Membership, tag_key_of
+from fedrec.follower.patient_link import Backoff, StopSwitch
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.authority import Authority
 from fedrec.identity.cells import Partition
@@ -238,9 +239,10 @@ class Parties:
             "link": self.link,
             "on_event": self.events.append,
             "clock": self.clock,
-            "sleep": self.clock.advance,
-            "jitter": lambda: 1.0,
         }
+        patience = {"sleep": self.clock.advance, "jitter": lambda: 1.0}
+        patience |= {name: changes.pop(name) for name in ("sleep",) if name in changes}
+        options["backoff"] = Backoff(changes.pop("stop", None) or StopSwitch(), **patience)
         settings = changes.pop("settings", None) or self.settings()
         return ClientApp(settings, **{**options, **changes})
 

@@ -25,9 +25,9 @@ def main(address: str, folder: str, number: int, spec: VectorSpec) -> str:
     client_id = identity.client_id
     own = Credentials.load(Path(folder) / "own.pem", "the test")
     stop = StopSwitch()
-    patience = Backoff(stop), lambda error: None
+    patience = Backoff(stop, maximum_attempts=20), lambda error: None
     with GrpcLink(address, own) as once:
-        link = patient_link(once, Meter(), stop, *patience, maximum_attempts=20)
+        link = patient_link(once, Meter(), *patience)
         info = link.federation(client_id)
         assert plan_from_json(info.plan_json).protection.name == "masks"
         client = LightClient(

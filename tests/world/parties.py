@@ -20,7 +20,7 @@ from world.links import Wrap
 
 from fedrec.errors import FedrecError
 from fedrec.follower.events import ClientEvent
-from fedrec.follower.patient_link import Stopped, StopSwitch
+from fedrec.follower.patient_link import Backoff, Stopped, StopSwitch
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
@@ -100,9 +100,7 @@ class Client:
             link=self.link,
             accept_exposure=accept_exposure,
             on_event=self._on_event,
-            stop=self._switch,
-            jitter=lambda: 0.1,
-            maximum_attempts=maximum_attempts,
+            backoff=Backoff(self._switch, jitter=lambda: 0.1, maximum_attempts=maximum_attempts),
         )
         self._new_run = new_run
         self._thread = threading.Thread(target=self._run, name="client", daemon=True)

@@ -87,6 +87,6 @@ __all__ = [
 ]
 
 DEFAULT_ALGORITHM: type[Algorithm] = FedMF
-"""What trains where a settings file names no algorithm."""
+"""The default algorithm."""
 STARTING_ALGORITHM: type[Algorithm] = FedALS
-"""What a first settings file names: it needs few rounds and little tuning."""
+"""The algorithm of a first settings file: it needs few rounds and little tuning."""

@@ -1,7 +1,7 @@
-"""What is said of fedrec's own algorithms, and what they go with: prose and policy, no mathematics.
+"""Facts about fedrec's own algorithms and their valid combinations: text and policy, no formulas.
 
-An algorithm's file says what it computes. Everything that others say about it, refuse because of
-it or try with it stands here; a package's own algorithm brings an `About` along.
+An algorithm's file contains its computation. This file contains what other modules print about it,
+refuse because of it or try with it. An algorithm from another package brings its own `About`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedrec.algorithms.declarations import About, Circumstances, Needs
 
 _MANY_ITEMS = 8_192
 WEIGHING_BYTES = 24
-"""For each entry of the B of `ease`: G, its inverse, and what the solver copies."""
+"""Bytes for each entry of the B of `ease`: G, its inverse and the solver's copies."""
 _USUAL_CLIP = 64.0
 _LARGEST_USUAL_ADAM_RATE = 0.02
 _USUAL_RADIUS = 1.0
@@ -26,27 +26,27 @@ _TAIL = 10.0
 
 
 def _fedals(at: Circumstances) -> list[str]:
-    """Say what few users in a sum give away."""
+    """Warn about sums over few users."""
     return [
-        "fedals sums what users hold, with no negatives among it: the update of a client with "
-        "one user is that user's vector and items. Clients need many users, or others in "
-        "their sum whom they trust."
+        "fedals sums vectors and items of users, without negatives. From a client with one user, "
+        "the sum contains that user's vector and items. Clients need many users, or trusted "
+        "clients in the same sum."
     ]
 
 
 def _ease(at: Circumstances) -> list[str]:
-    """Say what the counts give away, and what different clients in the rounds do to them."""
+    """Warn about what the pair counts disclose, and about rounds that miss clients."""
     found = [
-        "ease discloses to every client, exactly, how many users hold each pair of items "
-        f"that {at.minimum_item_users} or more hold. Small pair counts are disclosed as such: a "
-        "pair that one user holds is a fact about that user. `fedrec audit` says which users the "
-        "sums of this machine's data would determine."
+        "ease discloses to every client, exactly, how many users hold each pair of items that "
+        f"{at.minimum_item_users} or more hold. This includes small counts: a pair with a single "
+        "holder is a fact about that user. `fedrec audit` lists the users that the sums of this "
+        "machine's data would determine."
     ]
     if at.n_rounds > 1:
         found.append(
-            "Each of the rounds counts another part of the pairs; one that closes without some "
-            "clients counts fewer users than the others. rounds.minimum_clients "
-            f"(now {at.minimum_clients}) says how few may be there."
+            "Each round counts a different part of the pairs. A round that closes without some "
+            "clients counts fewer users than the others. rounds.minimum_clients (now "
+            f"{at.minimum_clients}) sets how many clients a round needs."
         )
     if at.n_items > _MANY_ITEMS:
         gibibytes = WEIGHING_BYTES * at.n_items**2 / 2**30
@@ -59,53 +59,53 @@ def _ease(at: Circumstances) -> list[str]:
 
 
 def _sketch(at: Circumstances) -> list[str]:
-    """Say what the sums tell, and what different clients or idle rounds do."""
+    """Warn about what the sums disclose, and about rounds that miss clients or add nothing."""
     settings = at.settings
     together = (
-        "Each sum of sketch is over the clients of its round. Set rounds.minimum_clients (now "
-        f"{at.minimum_clients}) to the number of clients: sums over different users do not belong "
-        "together."
+        "Each sum of sketch covers the clients of its round, and sums over different users do not "
+        f"belong together. Set rounds.minimum_clients (now {at.minimum_clients}) to the number of "
+        "clients."
     )
     if at.under_noise:
         return [
-            "Under privacy.mechanism every history of sketch has length 1, so that lambda wants to "
-            f"be smaller by the mean length of a history; algorithm.regularisation is "
-            f"{settings.regularisation:g}, and from 1 to 10 was best on MovieLens.",
+            "Under privacy.mechanism every history of sketch has length 1, so lambda must be "
+            "smaller by the mean length of a history. algorithm.regularisation is "
+            f"{settings.regularisation:g}. Values from 1 to 10 were best on MovieLens.",
             together,
         ]
     found = [
-        f"sketch discloses to every client {settings.sums * settings.dim} sums over each "
-        f"item's pair counts, of items that {at.minimum_item_users} or more users hold. From so "
-        "many the counts of an item that is held together with few others can be decoded exactly, "
-        "and all counts where the sums are as many as the items. `fedrec audit` tries it on this "
-        "machine's data; a smaller algorithm.dim and a larger federation.minimum_item_users leave "
-        "it less.",
+        f"sketch discloses to every client {settings.sums * settings.dim} sums over each item's "
+        f"pair counts, for items that {at.minimum_item_users} or more users hold. With this number "
+        "of sums, the counts of an item that is held together with few others can be decoded "
+        "exactly. If there are as many sums as items, all counts can. `fedrec audit` tries it on "
+        "this machine's data. A smaller algorithm.dim and a larger federation.minimum_item_users "
+        "disclose less.",
         together,
     ]
     if at.n_rounds == settings.sums:
         found.append(
-            f"rounds.total = {at.n_rounds} leaves no round that grades candidates on validation: "
-            "algorithm.dim, algorithm.regularisation and algorithm.form are taken as they are. Set "
+            f"rounds.total = {at.n_rounds} leaves no round that grades candidates on validation, "
+            "so algorithm.dim, algorithm.regularisation and algorithm.form are used as set. Set "
             f"rounds.total = {settings.sums + 1}, or try them with `fedrec tune`."
         )
     elif at.n_rounds > settings.sums + 1:
         found.append(
-            f"rounds.total = {at.n_rounds}, but sketch is finished after {settings.sums + 1}: "
-            f"{settings.sums} sums and the round that grades. The others cost bytes and change "
-            "nothing."
+            f"rounds.total = {at.n_rounds}, but sketch finishes after {settings.sums + 1}: "
+            f"{settings.sums} sums and the round that grades. The other rounds cost bytes and "
+            "change nothing."
         )
     return found
 
 
 def _pfedrec(at: Circumstances) -> list[str]:
-    """Say when the public range is too narrow for the large steps of item rows."""
+    """Warn if the public range is too narrow for the large steps of item rows."""
     if at.update.clip >= _USUAL_CLIP:
         return []
     low = (
         ""
         if at.update.structure == "dense"
-        else " The range is that of A here, whose values are about as large as those of whole "
-        "rows, in some rounds larger: they are coordinates of the same steps."
+        else " Here the range is that of A. Its values are coordinates of the same steps: about "
+        "as large as those of whole rows, in some rounds larger."
     )
     return [
         f"update.clip is {at.update.clip:g}, but PFedRec takes large steps: with 16 about "
@@ -117,9 +117,10 @@ def _pfedrec(at: Circumstances) -> list[str]:
 def nominal_epsilon(*, weight: float, rate: float, bound: float, scale: float) -> float:
     """Return the paper's epsilon of a user's upload, S_u / lambda with S_u = 2 w_u eta C.
 
-    It is no guarantee. The bound is that of one plain gradient step of norm C; a client takes
-    `local_epochs` passes of Adam, whose steps do not shrink with the gradient. And w_u makes it a
-    bound of the aggregate: a reader of the upload itself has 1 / w_u times as much.
+    It is not a guarantee. The bound is that of one plain gradient step of norm C, but a client
+    takes `local_epochs` passes of Adam, whose steps do not shrink with the gradient. The factor w_u
+    makes it a bound of the aggregate: it is 1 / w_u times as large for a reader of the upload
+    itself.
 
     Args:
         weight: w_u, the user's share of the mean.
@@ -134,7 +135,7 @@ def _pfedclr(at: Circumstances) -> list[str]:
     settings, found = at.settings, []
     if not settings.aggregation:
         found.append(
-            "algorithm.aggregation is false: uploads are summed and thrown away. This is a control "
+            "algorithm.aggregation is false: uploads are summed and discarded. This is a control "
             "for experiments."
         )
     scale = settings.noise_scale
@@ -144,24 +145,23 @@ def _pfedclr(at: Circumstances) -> list[str]:
     epsilon = nominal_epsilon(weight=1.0, rate=settings.learning_rate, bound=bound, scale=scale)
     found.append(
         f"algorithm.noise_scale = {scale:g}: the paper's epsilon of a round is 2 w_u eta C / "
-        f"lambda = {epsilon:.3g} w_u with C = {bound:g}"
-        f"{'' if settings.gradient_clip else ' (nothing is clipped to it)'}. It is nominal and no "
-        "guarantee: the bound is that of one plain gradient step, where a client takes "
-        f"{settings.local_epochs} passes of Adam; w_u makes it a bound of the sum, and a "
-        "reader of an upload has 1 / w_u times as much; rounds add up. For a guarantee see "
-        "[privacy]."
+        f"lambda = {epsilon:.3g} w_u with C = "
+        f"{bound:g}{'' if settings.gradient_clip else ' (nothing is clipped to it)'}. It is "
+        "nominal and not a guarantee. The bound is that of one plain gradient step, but a client "
+        f"takes {settings.local_epochs} passes of Adam. The factor w_u makes it a bound of the "
+        "sum: for a reader of an upload, it is 1 / w_u times as large. Rounds add up. For a "
+        "guarantee, see [privacy]."
     )
     if at.update.clip < _TAIL * scale:
         found.append(
-            f"update.clip is {at.update.clip:g}, but noise of scale {scale:g} is often beyond it, "
-            "and what is clipped is not the paper's noise. Set update.clip = "
-            f"{_TAIL * scale + 4.0:g}."
+            f"update.clip is {at.update.clip:g}, but noise of scale {scale:g} is often larger, and "
+            f"clipped noise is not the paper's noise. Set update.clip = {_TAIL * scale + 4.0:g}."
         )
     return found
 
 
 def _fedncf(at: Circumstances) -> list[str]:
-    """Say what Adam makes no use of, and when its steps are large."""
+    """Warn about settings that Adam ignores, and about large steps of Adam."""
     settings, found = at.settings, []
     if settings.optimiser == "sgd":
         return []
@@ -172,37 +172,39 @@ def _fedncf(at: Circumstances) -> list[str]:
         if getattr(settings, name) != fields[name].default
     ]
     if unused:
-        found.append(f"{' and '.join(unused)} is for sgd; adam moves everything by eta.")
+        found.append(
+            f"{' and '.join(unused)} has an effect with sgd only: adam moves everything by eta."
+        )
     if settings.learning_rate > _LARGEST_USUAL_ADAM_RATE:
         found.append(
-            f"algorithm.learning_rate is {settings.learning_rate:g}; adam moves every value by "
+            f"algorithm.learning_rate is {settings.learning_rate:g}. adam moves every value by "
             "about that much in each minibatch. 0.001 is usual."
         )
     return found
 
 
 def accounted_epsilon(multiplier: float, n_releases: int, delta: float) -> float:
-    """Return what a user's releases cost together, for a reader of the uploads themselves.
+    """Return the epsilon of all of a user's releases, for a reader of the uploads themselves.
 
-    Two users' clipped gradients are up to two lengths apart, so that a release costs rho =
-    2 / z^2 (zero-concentrated differential privacy, which is Renyi divergence at every order;
-    Bun and Steinke 2016). Costs add up, and epsilon is at most rho + 2 sqrt(rho ln(1 / delta)).
+    Two users' clipped gradients are up to two lengths apart, so a release costs rho = 2 / z^2
+    (zero-concentrated differential privacy, which is Renyi divergence at every order, Bun and
+    Steinke 2016). Costs add up, and epsilon is at most rho + 2 sqrt(rho ln(1 / delta)).
 
     Args:
-        multiplier: z, the noise's deviation by the clip.
+        multiplier: z, the noise's deviation divided by the clip.
     """
     rho = n_releases * 2.0 / multiplier**2
     return rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))
 
 
 def _fedrap(at: Circumstances) -> list[str]:
-    """Say what the paper's noise is worth, what it takes, and when decay overshoots."""
+    """Report what the paper's noise guarantees and costs, and warn if decay overshoots."""
     settings, update = at.settings, at.update
     shrinks = settings.item_rate * settings.weight_decay
     if update.structure == "colr" and shrinks * math.sqrt(settings.dim / update.rank) >= 1:
         return [
-            f"Under colr rows shrink sqrt(dim / rank) = {math.sqrt(settings.dim / update.rank):g} "
-            "times as fast within the round's subspace, so that decay alone turns them round in "
+            f"Under colr, rows shrink sqrt(dim / rank) = {math.sqrt(settings.dim / update.rank):g} "
+            "times as fast within the round's subspace. Decay alone would flip their signs in "
             "every step. Lower algorithm.weight_decay or algorithm.item_rate, or raise update.rank."
         ]
     if settings.noise_where == "none":
@@ -211,23 +213,23 @@ def _fedrap(at: Circumstances) -> list[str]:
     epsilon = accounted_epsilon(settings.noise_multiplier, at.n_rounds * steps, _DELTA)
     each = f"{at.n_rounds} rounds" + (f" of {steps} local steps" if steps > 1 else "")
     found = [
-        f'algorithm.noise_where = "{settings.noise_where}": over {each} the noise on a user\'s own '
-        f"contributions is worth epsilon {epsilon:,.0f} at delta {_DELTA:g}"
+        f'algorithm.noise_where = "{settings.noise_where}": over {each} the noise on a '
+        f"user's own contributions gives epsilon {epsilon:,.0f} at delta {_DELTA:g}"
         + (", more for users with several minibatches" if steps > 1 else "")
-        + ". It is the paper's noise, not accounted as [privacy] is; for a guarantee take that, "
-        "with an algorithm that it goes with."
+        + ". This is the paper's noise, which is not accounted as [privacy] is. For a guarantee, "
+        "use [privacy] with an algorithm that supports it."
     ]
     if settings.noise_where == "grad":
         values = f"{at.n_items * settings.dim:,}" if at.n_items else "items x dim"
         found.append(
             'algorithm.noise_where = "grad" makes every user step all rows in every minibatch, '
-            f"with {values} numbers of noise each time: for simulations of little data."
+            f"with {values} random numbers each time. Use it for simulations of little data."
         )
     return found
 
 
 def warnings_of_base(at: Circumstances) -> list[str]:
-    """Return what somebody who chooses the settings of a wrapper's base should know."""
+    """Return the warnings about the settings of a wrapper's base."""
     from fedrec.algorithms.registry import ALGORITHMS
 
     base = at.settings.base
@@ -235,20 +237,20 @@ def warnings_of_base(at: Circumstances) -> list[str]:
 
 
 def _sums_changes(settings: Any) -> str:
-    """Changes add up to the mean of tables only where nobody is left out."""
+    """Explain why changes add up to the mean of tables only if no client is missing."""
     if not (settings.mixing and settings.sums_changes):
         return ""
     return (
-        'with algorithm.upload = "change" the mean of all tables (else set upload = "table") is '
-        "kept by adding up every round's changes"
+        'algorithm.upload = "change" (the alternative is "table") keeps the mean of all tables by '
+        "adding up every round's changes, which must all be"
     )
 
 
 def _fedrecgel(at: Circumstances) -> list[str]:
-    """Say when the step uphill leaves what the paper tried."""
+    """Warn if a radius is larger than what the paper tried."""
     settings = at.settings
     return [
-        f"algorithm.{name} is {getattr(settings, name):g}; the paper tried 0.01 to 1 and found "
+        f"algorithm.{name} is {getattr(settings, name):g}. The paper tried 0.01 to 1 and found "
         "0.02 to 0.2 best."
         for name in ("radius_shared", "radius_private")
         if getattr(settings, name) > _USUAL_RADIUS
@@ -259,8 +261,8 @@ ABOUT: Mapping[str, About] = {
     "fedmf": About(
         summary="the papers' base, with CoLR",
         updates=("dense", "colr", "scolr", "svd", "topk"),
-        combination_reason="FedMF sums changes of item rows, which every protection can add, and "
-        "measures by scores of single items, which every protocol can rank.",
+        combination_reason="FedMF sums changes of item rows, which every protection can add. It "
+        "is measured by scores of single items, which every protocol can rank.",
         not_under_noise="",
         divergence_remedy="Lower algorithm.learning_rate or raise algorithm.regularisation.",
         starter={
@@ -278,38 +280,39 @@ ABOUT: Mapping[str, About] = {
         summary="least squares, few rounds",
         protocols=("full", "sampled"),
         combination_reason="fedals sums statistics of solved users, not trained item rows, so "
-        "that there is no low-rank form, and no negatives are drawn that could leave held-out "
-        "items out.",
+        "there is no low-rank form. No negatives are drawn that could leave out held-out items.",
         warnings=_fedals,
-        not_under_noise="its users send the matrices of least squares, which noise makes "
-        "indefinite, so that items can no longer be solved",
-        needs_everybody="every round of fedals is divided by what the first one counted",
+        not_under_noise="its users send the matrices of least squares. Noise makes these "
+        "indefinite, so items can no longer be solved",
+        needs_everybody="every round of fedals is divided by the first round's counts, so all "
+        "rounds must be",
         exact=True,
-        exposed_to_members="the vector of every user who is the only one to hold an item, from "
-        "which much of the user's history can be guessed: the sum of that item's row is the "
-        "vector times a number",
+        exposed_to_members="the vector of every user that alone holds an item: the sum of that "
+        "item's row is the vector times a number, and much of the user's "
+        "history can be guessed from it",
         divergence_remedy="Raise algorithm.regularisation, or lower algorithm.alpha or "
         "algorithm.momentum.",
         shortfall="algorithm.alpha, algorithm.regularisation and algorithm.frequency_exponent",
         starter={"update.structure": "dense", "update.clip": 2.0, "rounds.total": 10},
     ),
     "ease": About(
-        summary="exact counts of pairs, which every client gets to know",
+        summary="exact counts of pairs, which every client learns",
         protocols=("full", "sampled"),
         combination_reason="ease sums exact counts of pairs of items, which have no low-rank form "
-        "and cannot be compressed, and no negatives are drawn that could leave held-out items out.",
+        "and cannot be compressed. No negatives are drawn that could leave out held-out items.",
         warnings=_ease,
         clips=False,
         modules=("numba",),
-        not_under_noise="its sums are exact counts of pairs, of which a user has as many as the "
-        "square of a history, and the model solves them exactly: noise that hides one user leaves "
-        "nothing of them",
-        needs_everybody="every round of ease counts another part of the pairs, all of them",
+        not_under_noise="its sums are exact counts of pairs, and a user has as many pairs as the "
+        "square of a history. The model solves them exactly: noise that hides one "
+        "user leaves nothing of them",
+        needs_everybody="every round of ease counts a different part of the pairs, and all rounds "
+        "must be",
         exact=True,
         exposed_in_the_clear="which pairs of items each client's users hold, and how many of its "
-        "users hold them; of a client with one user that is the user's complete history",
-        exposed_to_members="the complete history of every user who is the only one to hold an "
-        "item: the pair counts of that item name all others that the user has",
+        "users hold them. From a client with one user, that is the user's complete history",
+        exposed_to_members="the complete history of every user that alone holds an item: the pair "
+        "counts of that item name all other items of that user",
         divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
         "number of clients, so that all parts are counted over the same users.",
         shortfall="algorithm.regularisation and federation.minimum_item_users",
@@ -320,18 +323,18 @@ ABOUT: Mapping[str, About] = {
         summary="an item-item model from two sums, which users need no state for",
         protocols=("full", "sampled"),
         combination_reason="sketch sums co-occurrences along its own directions, which have no "
-        "other low-rank form and cannot be compressed, and no negatives are drawn that could "
-        "leave held-out items out.",
+        "other low-rank form and cannot be compressed. No negatives are drawn "
+        "that could leave out held-out items.",
         warnings=_sketch,
         clips=False,
         range_instead="their range follows from algorithm.longest_history",
         not_under_noise="",
-        needs_everybody="every round of sketch adds another sum over the same users, all of them",
+        needs_everybody="every round of sketch adds another sum, and all sums must be",
         exact=True,
-        exposed_in_the_clear="which items each client's users hold: the rows of a sum that are "
-        "not zero; of a client with one user that is the user's complete history",
-        exposed_to_members="the sketch of the complete history of every user who is the only one "
-        "to hold an item: the sum of that item's row is about that user alone",
+        exposed_in_the_clear="which items each client's users hold: the rows of a sum that are not "
+        "zero. From a client with one user, that is the user's complete history",
+        exposed_to_members="the sketch of the complete history of every user that alone holds an "
+        "item: the sum of that item's row is about that user alone",
         divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
         "number of clients, so that all sums are over the same users.",
         shortfall="algorithm.dim and federation.minimum_item_users",
@@ -339,78 +342,78 @@ ABOUT: Mapping[str, About] = {
         audit="sketches",
     ),
     "pfedrec": About(
-        summary="a score function of each user's own",
+        summary="each user has a score function",
         updates=("dense", "colr"),
         combination_reason="pfedrec divides a sum of whole tables' changes by all participants. "
-        "scolr divides by those who trained a row of B, which is another mean, and svd and topk "
-        "would compress rows that the user goes on to score with as they were trained.",
+        "scolr divides by the users that trained a row of B, which is another "
+        "mean. svd and topk would compress rows that users keep scoring with.",
         warnings=_pfedrec,
         not_under_noise="",
         divergence_remedy="Lower algorithm.item_rate_scale or algorithm.learning_rate.",
     ),
     "pfedclr": About(
-        summary="a shared table that each user calibrates by a low rank",
-        combination_reason="pfedclr trains the item table by Adam, which is not "
-        "rotation-invariant: it divides each coordinate by the size of its own gradients, so that "
-        "steps of A in A B are no low-rank form of its steps of the table.",
+        summary="a shared table that each user calibrates by a low-rank matrix",
+        combination_reason="pfedclr trains the item table by Adam, which divides each coordinate "
+        "by the size of its own gradients. Adam is therefore not rotation-invariant: steps of A in "
+        "A B are not a low-rank form of its steps of the table.",
         warnings=_pfedclr,
-        not_under_noise="its mean is weighed by users' numbers of interactions, which under "
-        "privacy nobody may send; its own noise is algorithm.noise_scale",
+        not_under_noise="its mean is weighted by users' numbers of interactions, which cannot be "
+        "sent under privacy. Its own noise is algorithm.noise_scale",
         divergence_remedy="Lower algorithm.learning_rate or algorithm.personal_rate.",
     ),
     "fedncf": About(
         summary="a shared network scores users and items",
-        combination_reason="fedncf sums changes of a network besides those of item rows, for "
-        'which no low-rank form is defined; with algorithm.optimiser = "adam" rows have none '
-        "either, for Adam is not rotation-invariant: it divides each coordinate by the size of "
-        "its own gradients.",
+        combination_reason="fedncf sums changes of a network in addition to those of item rows, "
+        'and no low-rank form is defined for a network. With algorithm.optimiser = "adam", rows '
+        "have none either. Adam divides each coordinate by the size of its own gradients and is "
+        "not rotation-invariant.",
         warnings=_fedncf,
         not_under_noise="",
         divergence_remedy="Lower algorithm.item_rate_scale, algorithm.user_rate_scale or "
         "algorithm.learning_rate.",
     ),
     "fedrap": About(
-        summary="a shared item table plus one of each user's own",
+        summary="a shared item table plus one per user",
         updates=("dense", "colr"),
         combination_reason="FedRAP divides a sum of whole tables' changes by all participants. "
-        "scolr divides by those who trained a row of B, which is another mean, and svd and topk "
-        "would compress the decay of rows that nobody touches away.",
+        "scolr divides by the users that trained a row of B, which is another "
+        "mean. svd and topk would lose the decay of untouched rows.",
         needs={
             "colr": Needs(
                 settings={"tables": "shared", "noise_where": "none"},
-                reason="Where users have tables of their own, what the shared one cannot learn "
-                "within a round's subspace goes into those, and the paper's noise is on whole "
-                "rows: nobody has defined a low-rank form of either.",
+                reason="If users have tables of their own, these absorb what the shared table "
+                "cannot learn within a round's subspace. The paper's noise is on whole "
+                "rows. No low-rank form of either is defined.",
             )
         },
         warnings=_fedrap,
-        not_under_noise="rows that a user does not touch shrink in its steps, so that noise and "
-        "one fixed divisor would have to cover the whole table of each user",
+        not_under_noise="rows that a user does not touch shrink in its steps, so noise and one "
+        "fixed divisor would have to cover the whole table of each user",
         divergence_remedy="Lower algorithm.difference_weight, whose term is not bounded below, or "
         "algorithm.item_rate.",
         shortfall="rounds.total, algorithm.item_rate and algorithm.weight_decay",
     ),
     "plgc": About(
-        summary="an item table of each user's own, mixed with the shared one",
-        combination_reason="plgc sends tables that users keep, and nobody has asked what a "
-        "round's low rank or a choice of entries would make of them.",
+        summary="an item table per user, mixed with the shared one",
+        combination_reason="plgc sends tables that users keep. The effect of a round's low rank "
+        "or a choice of entries on them is unknown.",
         warnings=warnings_of_base,
         needs_everybody=_sums_changes,
-        not_under_noise="own tables are weighed by users' numbers of training items, of which "
-        "noise and one fixed divisor would leave nothing",
+        not_under_noise="users' tables are weighted by numbers of training items, and noise and "
+        "one fixed divisor would leave nothing of these weights",
         divergence_remedy="Lower the step sizes in algorithm.base or algorithm.weight.",
     ),
     "fedrecgel": About(
         summary="sharpness-aware gradients of NeuMF, and Adam on the server",
         combination_reason="fedrecgel's gradients go through Adam, which divides every value by "
-        "its own history and so is not the same in rotated coordinates: a low-rank form of them "
-        "would be another algorithm.",
+        "its own history and so is not the same in rotated coordinates. A "
+        "low-rank form of them would be another algorithm.",
         clips=False,
-        range_instead="gradients have ranges and steps of their own, algorithm.item_clip and "
+        range_instead="gradients have their own ranges and steps, algorithm.item_clip and "
         "network_clip, item_fraction_bits and network_fraction_bits",
         warnings=_fedrecgel,
-        not_under_noise="its gradients of rows and of the network have grids of their own, and "
-        "the length that noise is measured by is of one grid",
+        not_under_noise="its gradients of rows and of the network are on different grids, but "
+        "noise is measured on a single grid",
         divergence_remedy="Lower algorithm.user_learning_rate or algorithm.learning_rate.",
         shortfall="rounds.total, algorithm.user_learning_rate and algorithm.learning_rate",
     ),

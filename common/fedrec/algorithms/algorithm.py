@@ -1,12 +1,12 @@
-"""The algorithm seam: which tensors are private, which are shared, and how shared ones combine.
+"""The interface of an algorithm: its private and shared tensors, and how shared ones are combined.
 
 An algorithm's settings, its client half (`initial_private`, `fit`, `scores`) and its server half
-(`initial_shared`, `apply`) stand side by side, because the algorithm is the contract between
-them. `apply` is pure numpy in a fixed order, so that every holder of the plaintext runs it and
-gets the same bits; torch is imported by the client half only, when it trains.
+(`initial_shared`, `apply`) are in one class, because the algorithm is the contract between them.
+`apply` is pure numpy in a fixed order, so all parties that hold the plaintext compute the same
+bits. Only the client half imports torch, when it trains.
 
-`TrainedAlgorithm` is what an algorithm derives from that trains on minibatches: then its settings,
-parameters, phases and loss are all there is to say.
+Derive an algorithm that trains on minibatches from `TrainedAlgorithm`. It then consists of its
+settings, parameters, phases and loss.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _SCORED_USERS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundStart:
-    """What all users of a party start a round from, on the training device.
+    """The values from which all users of a party start a round, on the training device.
 
     Attributes:
-        shared: the shared tensors, or what the algorithm makes of them; those per item have only
-            the active rows.
+        shared: the shared tensors, or what the algorithm derives from them. Tensors per item have
+            only the active rows.
         scalars: the shared scalars, on the host.
         basis: B of the update structure, (width, dim), or None for the identity.
         n_items: items in the whole catalogue.
@@ -68,18 +68,18 @@ class RoundStart:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The floating-point type that training runs in."""
+        """The floating-point type of training."""
         return next(iter(self.shared.values())).dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkResult:
-    """What local training of a chunk leaves behind besides the summed change.
+    """The results of training a chunk locally, except for the summed change.
 
     Attributes:
         private: new private tensors of the chunk's users, by name, first axis n_users.
         loss: mean training loss of each user, float32 (n_users,).
-        clipped: how many of each user's values had to be clipped, int64 (n_users,).
+        clipped: number of clipped values of each user, int64 (n_users,).
     """
 
     private: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -88,13 +88,13 @@ class ChunkResult:
 
 
 class Algorithm(ABC):
-    """A federated recommender; see the module's docstring for who runs which method.
+    """A federated recommender. The module's docstring explains which party runs which method.
 
     Attributes:
         settings_type: its section of the settings.
-        negatives_per_positive: items that training draws for each interaction; 0 for none.
+        negatives_per_positive: items that training draws for each interaction. 0 for none.
         batch_size: samples in a minibatch.
-        about: what is said of it, and what it goes with.
+        about: its description and its valid combinations.
     """
 
     name: ClassVar[str]
@@ -122,7 +122,7 @@ class Algorithm(ABC):
 
     @property
     def recommending(self) -> tuple[str, ...]:
-        """Names of the shared tensors that recommending needs; nothing else is exported."""
+        """Names of the shared tensors that recommending needs. Only these are exported."""
         return tuple(
             entry.name
             for entry in self.parameters
@@ -133,8 +133,8 @@ class Algorithm(ABC):
     def kept_scores(self) -> str:
         """Name of the private tensor that already holds users' scores of all items.
 
-        It is (n_users, n_items), and recommendations are answered from it. Empty
-        where scores are computed.
+        It is (n_users, n_items), and recommendations are answered from it. Empty if scores are
+        computed.
         """
         return ""
 
@@ -145,18 +145,19 @@ class Algorithm(ABC):
 
     @property
     def counts_rows(self) -> bool:
-        """Whether users count which rows they touched; what divides nothing stays zero.
+        """Whether users count the rows that they touched. If counts divide nothing, they stay zero.
 
-        Exact counts of every round would give away what differs between two rounds' users: where
-        they follow from the data alone `apply` is given those of the count round.
+        Exact counts of every round would reveal the difference between two rounds' users. If counts
+        follow from the data alone, `apply` receives those of the count round.
         """
         return not self.about.exact
 
     @property
     def scoring(self) -> tuple[str, ...]:
-        """Names of the shared and private tensors that `scores` reads; no other is given to it.
+        """Names of the shared and private tensors that `scores` reads. It receives no others.
 
-        By default what recommending needs, and a user's own, an optimiser's moments left out.
+        The default is the tensors that recommending needs and a user's private ones, without an
+        optimiser's moments.
         """
         entries = (entry for entry in self.parameters if entry.private and not entry.applied)
         return (*self.recommending, *(entry.name for entry in entries))
@@ -168,7 +169,7 @@ class Algorithm(ABC):
 
     @property
     def upload_noise(self) -> UploadNoise | None:
-        """Noise that a paper puts on every user's upload; None for none."""
+        """Noise that a paper puts on every user's upload, or None."""
         return None
 
     def initial_shared(self) -> SharedState:
@@ -183,7 +184,7 @@ class Algorithm(ABC):
         return SharedState(MappingProxyType(tensors))
 
     def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
-        """Return the private parameters of users who have never trained."""
+        """Return the private parameters of users that have never trained."""
         tensors, entries = {}, [entry for entry in self.parameters if entry.private]
         for counter, entry in enumerate(entries):
             key = stream_key(self.seed, Purpose.USER_EMBEDDING, 0, counter)
@@ -199,10 +200,11 @@ class Algorithm(ABC):
         return PrivateState(MappingProxyType(tensors))
 
     def first_scores(self, private: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
-        """Return what `kept_scores` begins with: by default <p, q_i> + c with the first table.
+        """Return the first values of `kept_scores`: by default <p, q_i> + c with the first table.
 
         Args:
-            private: what users begin with. Where they all begin alike, one row is everybody's.
+            private: the users' initial tensors. If all users begin with the same values, there is
+                one row for all.
         """
         table = self.initial_shared().tensors["item_embedding"]
         vectors = private["user_embedding"]
@@ -227,17 +229,17 @@ class Algorithm(ABC):
         }
 
     def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the size of each user's work; users of like size are trained side by side."""
+        """Return the size of each user's work. Users of similar size are trained together."""
         return n_positives
 
     @abstractmethod
     def bytes_per_user(self, n_active: int, n_steps: int) -> int:
-        """Return the memory that training takes for each user of a chunk of that many steps."""
+        """Return the memory that training needs per user of a chunk with this number of steps."""
 
     def read(
         self, shared: SharedState, active: NDArray[np.int64], round_id: int
     ) -> dict[str, NDArray[Any]]:
-        """Return what a round reads of a version: by default tables, active rows only, and nets."""
+        """Return the tensors that a round reads: by default tables (active rows only) and nets."""
         return {
             entry.name: shared.rows(entry.name, active)
             if entry.scope == "rows"
@@ -254,11 +256,11 @@ class Algorithm(ABC):
         device: torch.device,
         dtype: torch.dtype | None = None,
     ) -> RoundStart:
-        """Return what a round starts from.
+        """Return the values from which a round starts.
 
         Args:
             active: rows of items that enough users hold, ascending int64 (n_active,).
-            dtype: the floating-point type to train in; float32 where nothing is said.
+            dtype: the floating-point type to train in. The default is float32.
         """
         import torch
 
@@ -282,16 +284,16 @@ class Algorithm(ABC):
     def refresh(
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Return private parameters as they follow from a version and the users' data alone.
+        """Return the private parameters that follow from a version and the users' data alone.
 
-        Most algorithms keep what the last training left; one that solves its users exactly
-        returns the solution, so that a version is measured with vectors that belong to it.
+        Most algorithms keep the results of the last training. An algorithm that solves its users
+        exactly returns the solution, so a version is measured with vectors that belong to it.
         """
         return private
 
     @property
     def refreshes(self) -> bool:
-        """Whether `refresh` does anything."""
+        """Whether `refresh` changes anything."""
         return type(self).refresh is not Algorithm.refresh
 
     def fit(
@@ -301,35 +303,35 @@ class Algorithm(ABC):
         private: dict[str, torch.Tensor],
         sums: RoundSums,
     ) -> ChunkResult:
-        """Contribute a chunk of users exactly, where nothing is trained by steps.
+        """Contribute a chunk of users exactly, if the algorithm trains without steps.
 
         Args:
             private: the users' private tensors (refreshed), first axis n_users.
         """
-        raise NotImplementedError(f"{self.name} trains by steps")
+        raise NotImplementedError(f"{self.name} trains by steps, not exactly")
 
     def candidates(self, shared: SharedState) -> Iterable[SharedState]:
-        """Return what may become of a version, for its round to choose from on validation.
+        """Return the candidates for the next version, from which its round chooses on validation.
 
-        Where there are any, the round's update has the tensor `GRADES`: for each candidate the sum
-        of all users' gains, in the order of the candidates. `apply` chooses.
+        If there are any, the round's update has the tensor `GRADES`: for each candidate the sum of
+        all users' gains, in the order of the candidates. `apply` chooses.
         """
         return ()
 
     def compress(
         self, changes: dict[str, NDArray[np.int64]], counts: NDArray[np.int64]
     ) -> tuple[dict[str, NDArray[np.int64]], int]:
-        """Return a party's summed tensors as they are sent, and how many values were clipped.
+        """Return a party's summed tensors as they are sent, and the number of clipped values.
 
         Args:
             changes: by name, in grid steps, in the shapes of `tensors`.
-            counts: users who touched each active item; no value may exceed what as many users
-                may add up to.
+            counts: users that touched each active item. No value may exceed the largest sum of this
+                number of users.
         """
         return changes, 0
 
     def paper_numbers(self) -> PaperNumbers | None:
-        """Return the size of a message as papers count it, or None where none does."""
+        """Return the size of a message as papers count it, or None if no paper does."""
         return None
 
     def scores(
@@ -340,7 +342,7 @@ class Algorithm(ABC):
         By default <p, q_i> of `user_embedding` and `item_embedding`.
 
         Args:
-            chunk: the users with their training items, also those who cannot train.
+            chunk: the users with their training items, including users that cannot train.
             private: those of their private tensors (refreshed) that `scoring` names, first axis
                 n_users.
         """
@@ -352,20 +354,23 @@ class Algorithm(ABC):
 
     @property
     def keeps_vectors(self) -> bool:
-        """Whether users have vectors of their own; else `fold_in` of their history is theirs."""
+        """Whether users have vectors of their own.
+
+        Otherwise a user's vector is `fold_in` of the history.
+        """
         return any(entry.private for entry in self.parameters)
 
     def serving(
         self, shared: SharedState, active: NDArray[np.int64]
     ) -> dict[str, NDArray[np.float32]]:
-        """Return what `preferences` takes, in numpy, made once for a model.
+        """Return the input of `preferences`, in numpy, computed once for a model.
 
         Args:
             active: rows of the items that can be recommended, ascending int64 (n_active,).
 
         Returns:
-            float32 tensors; "item_embedding" has a row for each item of the catalogue, as long
-            as a user's vector.
+            float32 tensors. "item_embedding" has a row for each item of the catalogue, as long as a
+            user's vector.
         """
         applied = {entry.name for entry in self.parameters if entry.applied}
         return {
@@ -384,8 +389,8 @@ class Algorithm(ABC):
         """Return the scores of all items for one user's vector, float32 (n_items,), in numpy.
 
         Args:
-            serving: what `serving` returned.
-            vector: `user_embedding` of the user, or what `fold_in` returned, (dim,).
+            serving: the result of `serving`.
+            vector: `user_embedding` of the user, or the result of `fold_in`, (dim,).
         """
         return serving["item_embedding"] @ vector
 
@@ -394,10 +399,10 @@ class Algorithm(ABC):
         serving: Mapping[str, NDArray[np.float32]],
         own: Mapping[str, NDArray[np.float32]],
     ) -> NDArray[np.float32]:
-        """Return the scores of all items for a user who is known, float32 (n_items,), in numpy.
+        """Return the scores of all items for a known user, float32 (n_items,), in numpy.
 
         Args:
-            serving: what `serving` returned.
+            serving: the result of `serving`.
             own: the user's private tensors, without the axis of users.
         """
         return self.preferences(serving, own["user_embedding"])
@@ -405,23 +410,23 @@ class Algorithm(ABC):
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        """Return the vector of somebody new from what they have, float32 (dim,).
+        """Return a new user's vector, computed from a history, float32 (dim,).
 
-        By default the history itself where nobody keeps a vector: 1 for each of its items.
+        If users keep no vectors, the default is the history itself: 1 for each of its items.
 
         Args:
             items: rows of the items that can be recommended, (n_active, dim).
             positives: positions of the history among them, distinct, at least one.
 
         Raises:
-            SettingsError: when the algorithm has no such vector.
+            SettingsError: the algorithm has no such vector.
         """
         if not self.keeps_vectors:
             vector = np.zeros(len(items), dtype=np.float32)
             vector[positives] = 1.0
             return vector
         raise SettingsError(
-            f"{self.name} has no user vector that a history could be folded into.",
+            f"{self.name} has no user vector into which a history could be folded.",
             remedy="Ask the user's own client.",
         )
 
@@ -436,9 +441,9 @@ class Algorithm(ABC):
         """Return the next version of the shared model.
 
         Args:
-            shared: the version, tables with a row for each active item only.
-            change: the summed tensors of the update by name, in the shapes of `tensors`; those
+            shared: the version. Its tables have a row for each active item only.
+            change: the summed tensors of the update by name, in the shapes of `tensors`. Tensors
                 per item have a row for each active one.
-            counts: users who touched each active item, (n_active,); where rounds do not count
-                them, those who hold it by the last count.
+            counts: users that touched each active item, (n_active,). If rounds do not count them,
+                its holders by the last count.
         """

@@ -1,4 +1,4 @@
-"""A minibatch of many users as a loss sees it, and what losses are made of."""
+"""A minibatch of many users as a loss sees it, and the building blocks of losses."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 _NORM_SQUARES = 1e-20
-"""Below this a length counts as none: its derivative would be infinite."""
+"""A shorter length is treated as zero: its derivative would be infinite."""
 _BATCH_NORM = 1e-5
 _NEVER = -1e9
 
 
 class Values:
-    """A minibatch's parameters by name, and `phase`, the name of the one that runs.
+    """A minibatch's parameters by name, and `phase`, the name of the current phase.
 
     `v.item_embedding` and `v["item_embedding"]` are the same.
     """
@@ -35,7 +35,7 @@ class Values:
             raise AttributeError(name) from None
 
     def having(self, tensors: Mapping[str, torch.Tensor]) -> Values:
-        """Return the same with others besides, or in the place of those of the same names."""
+        """Return a copy with more values, or with other values under the same names."""
         return Values({**self._tensors, **tensors}, self.phase)
 
 
@@ -45,8 +45,8 @@ class Batch:
 
     Attributes:
         label: 1 for an interaction, 0 for a sampled negative, float (n_users, n_rows).
-        weight: share of the user's samples, 0 where there is no row, float (n_users, n_rows);
-            the sum of its shares where a step is over all of a user's minibatches.
+        weight: share of the user's samples, 0 without a row, float (n_users, n_rows). If a step
+            covers all of a user's minibatches, it is the sum of the row's shares.
     """
 
     label: torch.Tensor
@@ -73,7 +73,7 @@ def length(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 
 def wide(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return values with axes of one behind theirs, ready to meet tensors of `like`'s shape."""
+    """Return values with trailing axes of length one, so that they broadcast to `like`'s shape."""
     return values.view(*values.shape, *[1] * (like.dim() - values.dim()))
 
 
@@ -81,41 +81,42 @@ def dot(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
     """Return the inner products of users' vectors with their rows, (n_users, n_rows).
 
     Args:
-        rows: (n_users, n_rows, dim), or (1, n_rows, dim) where all users have one table.
+        rows: (n_users, n_rows, dim), or (1, n_rows, dim) if all users share a table.
         vectors: (n_users, dim).
     """
     if rows.shape[0] == 1 != vectors.shape[0]:
-        # Scoring all items is done for always the same number of users, on one thread.
+        # Scoring all items always uses the same number of users and one thread.
         return vectors @ rows[0].T
     # A matrix product would choose its order of summation by the shape.
     return (rows * vectors[:, None]).sum(-1)
 
 
 def layer_shapes(inputs: int, outputs: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Return (outputs, inputs) of each layer; `weight_1` and `bias_1` are the first one's."""
+    """Return (outputs, inputs) of each layer. The first layer has `weight_1` and `bias_1`."""
     return tuple(zip(outputs, (inputs, *outputs), strict=False))
 
 
 def units(v: Values, users: torch.Tensor, items: torch.Tensor, n_layers: int) -> torch.Tensor:
-    """Return the last hidden units of [user; item], after ReLU, (n_users, n_rows, outputs).
+    """Return the last hidden units of [user, item], after ReLU, (n_users, n_rows, outputs).
 
-    The first layer takes users and items apart: a user's half is the same for all its rows.
+    The first layer treats users and items separately: a user's half is the same for all its rows.
 
     Args:
         users: (n_users, dim).
-        items: (n_users, n_rows, dim), or (1, n_rows, dim) where all users have one table.
-        n_layers: hidden ones.
+        items: (n_users, n_rows, dim), or (1, n_rows, dim) if all users share a table.
+        n_layers: hidden layers.
     """
     import torch
 
     from fedrec.tensor_products import user_product
 
     dim = users.shape[-1]
-    # Autograd joins the parts of a split in one pass; of slices it would add up whole tables.
+    # Autograd joins the parts of a split in one pass. For slices it would add up whole tables.
     of_users, of_items = torch.split(v.weight_1, [dim, v.weight_1.shape[-1] - dim], -1)
     found = user_product(items, of_items.mT)
     offset = user_product(users[:, None], of_users.mT) + v.bias_1[:, None]
-    # Each layer writes one table, not three: taking their memory costs as much as filling them.
+    # Each layer writes one table instead of three. Allocating their memory costs as much as filling
+    # them.
     found = found.add_(offset) if len(found) == len(offset) else found + offset
     for layer in range(2, n_layers + 1):
         weight, bias = v[f"weight_{layer}"], v[f"bias_{layer}"]
@@ -123,14 +124,15 @@ def units(v: Values, users: torch.Tensor, items: torch.Tensor, n_layers: int) ->
     return torch.relu_(found)
 
 
-# Of a minibatch's distinct items as a set: rows (n_users, n_rows, dim) of a user's own table and of
-# the version, and which of them there are, (n_users, n_rows). All are 0 where fewer than two are.
+# Rows (n_users, n_rows, dim) of a minibatch's distinct items, in a user's own table and in the
+# version, and a mask of the rows that exist, (n_users, n_rows). Results are 0 with fewer than two
+# rows.
 
 
 def normalised(rows: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-    """Return rows with mean 0 and variance 1 (biased) in every column, over those that are there.
+    """Return rows with mean 0 and variance 1 (biased) in every column, over the rows that exist.
 
-    A row that is not there is 0.
+    A row that does not exist is 0.
     """
     mask = there[:, :, None]
     count = mask.sum(1, keepdim=True).clamp(min=1.0)
@@ -144,7 +146,8 @@ def alignment_and_uniformity(
 ) -> torch.Tensor:
     """Return mean_i |c_i - g_i|^2 + off log mean_{i != j} exp(-2 |c_i - c_j|^2), rows of length 1.
 
-    DirectAU (Wang et al., KDD 2022), of items; one user alone is spread over nothing.
+    This is DirectAU (Wang et al., KDD 2022), applied to items. With a single row there is no
+    uniformity term.
     """
     from fedrec.tensor_products import user_product
 
@@ -159,7 +162,7 @@ def alignment_and_uniformity(
 def contrast(
     own: torch.Tensor, version: torch.Tensor, there: torch.Tensor, temperature: float
 ) -> torch.Tensor:
-    """Return DuoRec's InfoNCE (Qiu et al., WSDM 2022): c_i finds g_i among all other rows."""
+    """Return DuoRec's InfoNCE (Qiu et al., WSDM 2022): c_i must find g_i among all other rows."""
     import torch
 
     from fedrec.tensor_products import user_product
@@ -175,7 +178,7 @@ def contrast(
 
 
 def decorrelation(own: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-    """Return FedDecorr's |K|_F^2 / d^2 (Shi et al., ICLR 2023), K the columns' correlations."""
+    """Return FedDecorr's |K|_F^2 / d^2 (Shi et al., ICLR 2023). K are the columns' correlations."""
     from fedrec.tensor_products import user_product
 
     rows = normalised(own, there)
@@ -184,7 +187,7 @@ def decorrelation(own: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
 
 
 def lengths(rows: torch.Tensor, axis: int) -> torch.Tensor:
-    """Return the lengths of rows along an axis, never quite 0."""
+    """Return the lengths of rows along an axis, never exactly 0."""
     return rows.square().sum(axis).clamp(min=_NORM_SQUARES).sqrt()
 
 
@@ -193,7 +196,7 @@ def _unit(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _pairs(there: torch.Tensor) -> torch.Tensor:
-    """Return 1 for two different rows that are there, else 0, (n_users, n_rows, n_rows)."""
+    """Return 1 for two different rows that exist, else 0, (n_users, n_rows, n_rows)."""
     import torch
 
     apart = 1.0 - torch.eye(there.shape[1], dtype=there.dtype, device=there.device)
@@ -201,5 +204,5 @@ def _pairs(there: torch.Tensor) -> torch.Tensor:
 
 
 def of_two(values: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-    """Return values of users with two rows or more, else 0."""
+    """Return the values of users with two rows or more, else 0."""
     return values.where(there.sum(1) >= 2.0, 0.0)

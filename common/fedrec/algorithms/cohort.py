@@ -1,4 +1,4 @@
-"""Users in cohorts: their interactions as one table, and the changes that training hands over."""
+"""Cohorts of users: their interactions in one table, and the changes that training produces."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Chunk:
     Attributes:
         user_index: positions of the users in the cohort, int64 (n_users,).
         user_keys: their identities for random streams, int64 (n_users,).
-        pointers: int64 (n_users + 1,), where each user's positives begin.
+        pointers: int64 (n_users + 1,), the start of each user's positives.
         positives: active positions of their training items, ascending within a user.
-        excluded_pointers, excluded: what is never drawn as a negative, in the same form.
+        excluded_pointers, excluded: items that are never drawn as negatives, in the same form.
         n_items: number of active items.
-        n_steps: most steps (minibatches of an epoch) that a user of the chunk needs.
+        n_steps: the largest number of steps (minibatches of an epoch) of any user in the chunk.
     """
 
     user_index: torch.Tensor
@@ -39,17 +39,20 @@ class Chunk:
 
     @property
     def n_users(self) -> int:
-        """Users in the chunk."""
+        """Number of users."""
         return len(self.user_index)
 
     @property
     def sizes(self) -> torch.Tensor:
-        """How many training items each user has, int64 (n_users,)."""
+        """Number of training items of each user, int64 (n_users,)."""
         return self.pointers[1:] - self.pointers[:-1]
 
     @property
     def owner(self) -> torch.Tensor:
-        """Whose each of `positives` is, int64; their number is known, so no device is asked."""
+        """The user of each of `positives`, int64.
+
+        Their number is known, so this needs no device round trip.
+        """
         users = torch.arange(self.n_users, device=self.positives.device)
         return users.repeat_interleave(self.sizes, output_size=len(self.positives))
 
@@ -57,15 +60,15 @@ class Chunk:
         """Return the sum of each user's items' rows, (n_users, width)."""
         if not len(self.positives):
             return rows.new_zeros((self.n_users, rows.shape[1]))
-        # On several threads it once ended a process in which their number had changed. One thread
-        # computes it without OpenMP, and so without the threads that such a change ends and makes.
+        # With several threads, this once crashed a process after the number of threads had changed.
+        # A single thread computes it without OpenMP, so such a change starts and ends no threads.
         with one_thread():
             return torch.nn.functional.embedding_bag(
                 self.positives, rows, self.pointers, mode="sum", include_last_offset=True
             )
 
     def halves(self) -> tuple[Chunk, Chunk]:
-        """Return its first users and the others; two numbers are read from the device."""
+        """Split it into its first users and the others. This reads two numbers from the device."""
         middle = self.n_users // 2
         end, excluded_end = (
             int(pointers[middle]) for pointers in (self.pointers, self.excluded_pointers)
@@ -104,13 +107,13 @@ def _rows_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CohortTables:
-    """What training reads of a cohort: users lie one behind the other.
+    """The tables of a cohort that training reads. Users are stored one after the other.
 
     Attributes:
         user_keys: users' identities for random streams, int64 (n_users,).
-        pointers: where each user's positives begin, int64 (n_users + 1,).
+        pointers: the start of each user's positives, int64 (n_users + 1,).
         positives: active positions of their training items, ascending within a user.
-        excluded_pointers, excluded: what is never drawn as a negative, in the same form.
+        excluded_pointers, excluded: items that are never drawn as negatives, in the same form.
         n_items: number of active items.
     """
 
@@ -124,7 +127,7 @@ class CohortTables:
     def chunk_of(
         self, members: NDArray[np.int64], device: torch.device, *, n_steps: int = 0
     ) -> Chunk:
-        """Return some users as a chunk, int64 (n_chosen,), also those who cannot train."""
+        """Return some users, int64 (n_chosen,), as a chunk, including users that cannot train."""
         pointers, positives = _rows_of(self.pointers, self.positives, members)
         excluded_pointers, excluded = _rows_of(self.excluded_pointers, self.excluded, members)
 
@@ -150,10 +153,11 @@ class Cohort:
         users: their interactions, split.
         active: item rows that take part, ascending int64 (n_active,).
         n_items: rows of the whole catalogue.
-        exclude_held_out: never draw the validation and test items as negatives (the leaking
-            pool of the papers' code).
-        needs_negatives: whether users who hold every item cannot train.
-        left_out: bool (n_active,): active items that nobody trains on, as if nobody held them.
+        exclude_held_out: never draw the validation and test items as negatives (the leaking pool of
+            the papers' code).
+        needs_negatives: whether training draws negatives, so that users that hold every item cannot
+            train.
+        left_out: bool (n_active,): active items on which no user trains, as if they had no holders.
     """
 
     def __init__(
@@ -208,22 +212,22 @@ class Cohort:
 
     @property
     def n_users(self) -> int:
-        """Users in the cohort."""
+        """Number of users."""
         return len(self.tables.user_keys)
 
     @property
     def party_key(self) -> int:
-        """The smallest identity of its users: the party's own for random streams."""
+        """The smallest identity of its users, which identifies the party in random streams."""
         keys = self.tables.user_keys
         return int(keys.min()) if len(keys) else 0
 
     @property
     def n_positives(self) -> NDArray[np.int64]:
-        """Training items of every user among the active ones, int64 (n_users,)."""
+        """Number of active training items of every user, int64 (n_users,)."""
         return np.diff(self.tables.pointers)
 
     def item_counts(self, n_items: int) -> NDArray[np.int64]:
-        """Return how many users hold each item of the whole catalogue in their training data."""
+        """Return the number of holders of each item of the catalogue, in the training data."""
         return np.bincount(self.users.train_items, minlength=n_items).astype(np.int64)
 
     def levels(
@@ -231,14 +235,14 @@ class Cohort:
         participating: NDArray[np.bool_] | None,
         steps: Callable[[NDArray[np.int64]], NDArray[np.int64]],
     ) -> Iterator[tuple[NDArray[np.int64], int]]:
-        """Yield the participating users by level of activity, and the most steps of the level.
+        """Yield the participating users by level of activity, with the largest number of steps.
 
-        Users are put together whose number of steps lies within the same power of two, so that
-        a chunk's memory is little more than they need. A user takes part when it has a training
-        item among the active ones and, where negatives are drawn, at least one item left to draw.
+        Numbers of steps within the same power of two make a level, so a chunk's memory is little
+        more than its users need. A user participates if it has a training item among the active
+        ones and, if negatives are drawn, at least one item left to draw.
 
         Args:
-            steps: returns the number of steps of users by their number of positives.
+            steps: returns users' numbers of steps from their numbers of positives.
         """
         positives = self.n_positives
         usable = positives > 0
@@ -259,10 +263,10 @@ class Cohort:
         memory_bytes: int,
         device: torch.device,
     ) -> Iterator[Chunk]:
-        """Yield the participating users in chunks of one level; see `levels`.
+        """Yield the participating users in chunks of one level. See `levels`.
 
         Args:
-            bytes_per_user: returns the memory of a user by active items and steps of its chunk.
+            bytes_per_user: returns the memory of a user from active items and steps of its chunk.
         """
         for members, n_steps in self.levels(participating, steps):
             each = bytes_per_user(len(self.active), n_steps)
@@ -273,7 +277,7 @@ class Cohort:
     def chunk_of(
         self, members: NDArray[np.int64], device: torch.device, *, n_steps: int = 0
     ) -> Chunk:
-        """Return some users as a chunk; see `CohortTables.chunk_of`."""
+        """Return some users as a chunk. See `CohortTables.chunk_of`."""
         return self.tables.chunk_of(members, device, n_steps=n_steps)
 
 
@@ -282,18 +286,17 @@ class BlockChange:
     """The changes of some users.
 
     Attributes:
-        item: active item positions of the users' rows, n_items where there is none, int64
-            (n_users, n_rows).
+        item: active item positions of the users' rows, n_items for padding, int64 (n_users,
+            n_rows).
         rows: by tensor, float (n_users, n_rows, width).
-        whole: by tensor that belongs to no items, float (n_users, size).
-        idle: by tensor that decays as a whole, what the users' rows would have changed by if they
-            had not been touched, like `rows`.
-        loss: the users' mean losses, (n_users,): one that is not finite is a divergence, even where
-            every value still is; None where it is not known.
-        steps: how many steps each user took, int64 (n_users,); None where nothing decays as a
-            whole.
-        weight: by tensor, how many times each user's rounded values count, int64 (n_users,);
-            once where nothing is said.
+        whole: by tensor without an item axis, float (n_users, size).
+        idle: by tensor that decays as a whole, the change that the users' rows would have had
+            untouched, like `rows`.
+        loss: the users' mean losses, (n_users,). A loss that is not finite is a divergence, even if
+            every value is finite. None if unknown.
+        steps: number of steps of each user, int64 (n_users,). None if nothing decays as a whole.
+        weight: by tensor, the multiplicity of each user's rounded values, int64 (n_users,). The
+            default is 1.
     """
 
     item: torch.Tensor
@@ -306,19 +309,19 @@ class BlockChange:
 
 
 class ChangeSink(Protocol):
-    """Takes changes block by block."""
+    """Receives changes block by block."""
 
     def add_block(self, change: BlockChange) -> torch.Tensor:
-        """Add the users' changes up; return how many values of each were clipped, (n_users,)."""
+        """Add the users' changes. Return the number of clipped values of each user, (n_users,)."""
 
 
 def idle_change(rows: torch.Tensor, shrunk: torch.Tensor) -> torch.Tensor:
-    """Return how rows change that nobody steps.
+    """Return the change of rows that take no steps.
 
-    Adding it and taking it off again give the same bits: one product an entry.
+    Adding it and subtracting it again gives the same bits: each entry is a single product.
 
     Args:
-        rows: what `whole_decay.decaying` says of them, (n_users or n_steps or 1, n_rows, ...).
+        rows: the result of `whole_decay.decaying` for them, (n_users or n_steps or 1, n_rows, ...).
         shrunk: entries of `whole_decay.shrinking`, (n_users or n_steps,).
     """
     return rows * shrunk.view(-1, *[1] * (rows.dim() - 1))

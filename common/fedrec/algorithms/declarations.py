@@ -1,7 +1,7 @@
-"""What makes an algorithm: settings, shapes, first values, its tensors and those of its update.
+"""The declarations of an algorithm: settings, shapes, first values, its tensors and its update's.
 
-And what is said of it: `About`, the record of all that others say about it, refuse because of it or
-try with it. Those of fedrec's own are in `fedrec.algorithms.about`.
+`About` is the record of what other modules print about an algorithm, refuse because of it or try
+with it. Those of fedrec's own algorithms are in `fedrec.algorithms.about`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Initial(Protocol):
         """Return float64 values.
 
         Args:
-            keys: a stream for each index of the first axis, or one for the whole tensor (no axes).
+            keys: a stream for each index of the first axis, or a single stream for the whole tensor
+                (no axes).
             shape: of the result.
         """
 
@@ -39,7 +40,7 @@ class Normal:
     deviation: float = 1.0
 
     def draw(self, keys: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Return values; see `Initial`."""
+        """Draw from the normal distribution. See `Initial`."""
         return normal(keys, shape) * self.deviation
 
 
@@ -50,7 +51,7 @@ class Uniform:
     width: float
 
     def draw(self, keys: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Return values; see `Initial`."""
+        """Draw from the uniform distribution. See `Initial`."""
         lead = keys.ndim
         rest = math.prod(shape[lead:])
         drawn = uniform(keys.reshape(*keys.shape, 1), np.arange(rest))
@@ -59,33 +60,37 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One value everywhere."""
+    """The same value everywhere."""
 
     value: float = 0.0
 
     def draw(self, keys: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Return values; see `Initial`."""
+        """Return the constant. See `Initial`."""
         return np.full(shape, self.value)
 
 
 GRADES = "grades"
-"""The tensor of an update that grades candidates; see `Algorithm.candidates`."""
+"""The tensor of an update that grades candidates. See `Algorithm.candidates`."""
 
 TRAINED, MEASURED = "trained", "measured"
-"""Whose number bounds a sum's values: the users who trained in the round, or all that its clients
-have, who are measured."""
+"""These users bound a sum's values: the users that trained in the round, or all users of its
+clients, which are measured.
+"""
 HOLDERS, HOLDER_PAIRS = "holders", "holder pairs"
-"""Or the users who touched the value's item row, or the fewer of those of both its items: pairs
-i < j of active items are numbered j (j - 1) / 2 + i, and a round sums the first that are missing
-in the state's tensor of the same name."""
+"""Or the users that touched the value's item row, or the smaller number of these for the two items
+of a pair.
+
+Pairs i < j of active items are numbered j (j - 1) / 2 + i, and a round sums the first that are
+missing in the state's tensor of the same name.
+"""
 
 
 Rate = Annotated[float, Field(gt=0, le=1000)]
 """A step size."""
 Factor = Annotated[float, Field(gt=0, le=1)]
-"""What step sizes are multiplied with again and again."""
+"""A factor by which step sizes are repeatedly multiplied."""
 Weight = Annotated[float, Field(ge=0, le=1000)]
-"""Of a term of the loss; 0 leaves it out."""
+"""The weight of a term of the loss. 0 omits it."""
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 
@@ -111,12 +116,12 @@ class AlgorithmSettings(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumNoise:
-    """What lies on the sums under `[privacy]`.
+    """The noise on the sums under `[privacy]`.
 
     Attributes:
-        clip: a longer contribution of a user is shrunk to this L2 norm, all tensors together.
-        deviation: of the noise on every value of a sum, at least, as the values are.
-        users: what a sum was divided by when `apply` is given it.
+        clip: a user's longer contribution is shrunk to this L2 norm, over all tensors together.
+        deviation: at least this, of the noise on every value of a sum, in the values' units.
+        users: the divisor of the sums that `apply` receives.
     """
 
     clip: float
@@ -126,15 +131,15 @@ class SumNoise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """What an algorithm is made for besides its settings.
+    """Everything that defines an algorithm's shapes, except its settings.
 
     Attributes:
         n_items: items in the catalogue.
         seed: the federation's public seed.
-        update: what is trained and sent in place of a full item table.
+        update: the update structure, which replaces a full item table.
         n_rounds: training rounds that will be published.
-        minimum_item_users: users who hold an item that is trained.
-        noise: what lies on the sums; None where they are exact.
+        minimum_item_users: users that hold an item that is trained.
+        noise: the noise on the sums, or None if they are exact.
     """
 
     n_items: int
@@ -146,8 +151,11 @@ class Shapes:
 
 
 Scope = Literal["rows", "net", "scalar", "own_rows", "own"]
-"""Shared: `rows` of the item table, a `net` tensor, a `scalar` that `apply` advances and nobody
-sends. Private: `own_rows`, a row for each of a user's items, and `own`, a user's one tensor."""
+"""Shared: `rows` of the item table, a `net` tensor, and a `scalar` that `apply` advances and that
+is never sent.
+
+Private: `own_rows`, a row for each of a user's items, and `own`, one tensor per user.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,31 +163,31 @@ class Parameter:
     """A tensor of the model.
 
     Attributes:
-        name: what `loss` finds it as.
-        scope: whose it is, and what its first axes are; see `Scope`.
-        shape: the axes behind those of the scope: of a row, of a user's tensor, of the whole.
-        initial: how it begins.
+        name: the name under which `loss` reads it.
+        scope: whether it is shared or private, and its first axes. See `Scope`.
+        shape: the axes after those of the scope: of a row, of a user's tensor, of the whole.
+        initial: the distribution of its first values.
         alike: whether all users begin with the same draw.
-        limit: every value of a user's change is clipped to [-limit, limit]; None for `update.clip`.
-        fraction_bits: of the grid; None for `update.fraction_bits`.
-        mean: what the sum of the changes is divided by: the users who touched the row (`holders`),
-            all who trained (`users`), or their numbers of training items, which weigh them
+        limit: every value of a user's change is clipped to [-limit, limit]. None for `update.clip`.
+        fraction_bits: of the grid. None for `update.fraction_bits`.
+        mean: the divisor of the sum of changes: the users that touched the row (`holders`), all
+            users that trained (`users`), or their numbers of training items, as weights
             (`samples`).
-        most: the shape at its largest, of a tensor that grows over the rounds; empty for others.
-        structured: whether an update structure may stand in for whole rows.
-        copies: of own rows: the shared rows that a user's table is a copy of when it first takes
-            part. Unless an optimiser moves those rows, too, the own ones' changes are what is
-            summed for them.
-        begun: of such a copy: the user's own number that is 1 once it has taken part; without one
-            it is a new copy in every round.
-        added_to: of own rows: the shared rows that `seen` adds them to, as `v.rows`; a wrapper may
-            put something else in the place of the sum.
-        whole: of such a copy: users contribute how their whole table differs from the version, and
-            not only what moved in the round.
-        published: of a scalar: it is the number of published training rounds, which every version
-            knows (`SharedState.trained`); there is no tensor.
+        most: the largest shape of a tensor that grows over the rounds. Empty for others.
+        structured: whether an update structure may replace whole rows.
+        copies: for own rows: the shared rows that a user's table copies when it first participates.
+            Unless an optimiser moves those rows, too, the changes of the own rows are summed for
+            them.
+        begun: for such a copy: the user's own number that is 1 once it has participated. Without
+            it, every round makes a new copy.
+        added_to: for own rows: the shared rows to which `seen` adds them, as `v.rows`. A wrapper
+            may replace the sum.
+        whole: for such a copy: users contribute the difference of their whole table from the
+            version, and not only the round's change.
+        published: for a scalar: it is the number of published training rounds, which every version
+            knows (`SharedState.trained`). There is no tensor.
         applied: whether only an optimiser reads it, such as moments that `apply` keeps with every
-            version: nothing trains on it, scores with it or exports it.
+            version. It isn't used for training or scores, and isn't exported.
     """
 
     name: str
@@ -212,21 +220,21 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateTensor:
-    """A tensor that users contribute to in every round and that is summed over them.
+    """A tensor to which users contribute in every round and which is summed over them.
 
     Attributes:
-        shape: the first axis is the catalogue's where `per_item`; one or two axes.
-        limit: every value of a user is clipped to [-limit, limit]; public.
+        shape: one or two axes. With `per_item`, the first is the catalogue's.
+        limit: every value of a user is clipped to [-limit, limit]. It is public.
         fraction_bits: values are rounded to multiples of limit x 2^-fraction_bits.
         per_item: whether its rows belong to items, so that rare items' rows stay zero.
-        signed: whether users contribute negative values, too; a sum outside is refused.
-        largest_weight: a user's rounded values count this many times at most.
-        entries: how many values of a user's change are not zero at most, which travel alone with
-            their indices in the clear; 0 where all travel.
-        counted_by: how many users can be in a value of the sum, by which an opened sum is checked
-            (`fedrec.training.bounds`): `TRAINED`, `MEASURED`, `HOLDERS` or `HOLDER_PAIRS`, or the
-            name of another tensor, which must be what the mean is divided by where there is one.
-            A client that chose that number for itself would choose the mean.
+        signed: whether users contribute negative values, too. A sum out of range is refused.
+        largest_weight: the largest multiplicity of a user's rounded values.
+        entries: at most this number of values of a user's change are not zero. Only these travel,
+            with their indices in the clear. 0 if all travel.
+        counted_by: the largest number of users in a value of the sum, by which an opened sum is
+            checked (`fedrec.training.bounds`): `TRAINED`, `MEASURED`, `HOLDERS` or `HOLDER_PAIRS`,
+            or the name of another tensor. If there is a mean, that tensor must be its divisor. A
+            client that chose that number would choose the mean.
     """
 
     name: str
@@ -241,12 +249,12 @@ class UpdateTensor:
 
     @property
     def bound(self) -> int:
-        """What a user adds at most to a value, in grid steps."""
+        """The largest contribution of a user to a value, in grid steps."""
         return self.largest_weight << self.fraction_bits
 
     @property
     def size(self) -> int:
-        """Values in it."""
+        """Number of values."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
@@ -257,17 +265,16 @@ class UpdateTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadNoise:
-    """Noise as papers put it on each user's own upload; `[privacy]` is about sums.
+    """Noise that papers put on each user's own upload. `[privacy]` puts noise on sums.
 
-    An upload is the whole table of what is trained, so that rows which the user did not touch get
-    noise like any other. It is drawn from a cryptographic source, anew in every round.
+    An upload is the whole table that is trained, so rows that the user did not touch get noise like
+    any other. It is drawn from a cryptographic source, anew in every round.
 
     Attributes:
-        tensors: names of parameters with the scope `rows`; together they are the upload.
-        scale: of Laplace noise its b, of Gaussian noise its standard deviation, in the model's
-            units.
-        clip: a longer change of a user (L2 norm over all of `tensors`) is shrunk to this before;
-            None for no limit.
+        tensors: names of parameters with the scope `rows`. Together they are the upload.
+        scale: b of Laplace noise or the standard deviation of Gaussian noise, in the model's units.
+        clip: a user's longer change (L2 norm over all of `tensors`) is shrunk to this first. None
+            for no limit.
     """
 
     tensors: tuple[str, ...]
@@ -278,15 +285,15 @@ class UploadNoise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What an algorithm's warnings may depend on.
+    """The facts on which an algorithm's warnings may depend.
 
     Attributes:
         settings: the algorithm's own.
         update: the section `update`.
-        n_items: size of the catalogue; 0 where nobody knows.
+        n_items: size of the catalogue. 0 if unknown.
         n_rounds: training rounds that will be published.
         minimum_item_users, minimum_clients: as in the plan.
-        under_noise: whether noise lies on the sums.
+        under_noise: whether there is noise on the sums.
     """
 
     settings: Any
@@ -300,11 +307,11 @@ class Circumstances:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What an update structure asks of an algorithm's settings.
+    """The settings of an algorithm that an update structure requires.
 
     Attributes:
         settings: the one value that works, by the name of a setting.
-        reason: why others do not, a sentence.
+        reason: why other values do not work, as a sentence.
     """
 
     settings: Mapping[str, object]
@@ -313,48 +320,47 @@ class Needs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What others need to know of an algorithm that they do not name.
+    """The facts about an algorithm that modules need without naming it.
 
     Attributes:
-        summary: what it is in a few words, where one is chosen.
-        updates, protections, protocols: what it can be combined with, any with any other; no
-            protections means every one.
-        combination_reason: why it goes with nothing else.
-        needs: by update structure among `updates`, with which of its settings alone it goes.
-        warnings: what somebody who chooses its settings should know.
-        clips: whether `update.clip` and `update.fraction_bits` have a say in what users
-            contribute; settings without a use are refused.
-        range_instead: what stands in for `update.clip` where it has no say, as a clause.
-        not_under_noise: why noise on its sums and a fixed divisor have no meaning; empty where
-            they do, as for sums of changes that are divided by the number of users.
-        needs_everybody: why rounds over different clients do not belong together, as a clause
-            about "every round"; empty where they do. A function where it depends on the settings.
-        exact: whether what users contribute follows from their data and the version alone. Then
-            rounds count nobody, and all of them are over those who took part in the count round.
-        exposed_in_the_clear: what a coordinator without encryption reads of a client; then the
-            plan is refused under "none" unless it is accepted on the command line.
-        exposed_to_members: what a member reads of others' users who alone hold an item, if it
-            raises the item's count; as a clause.
-        divergence_remedy: what to change when training diverges.
-        shortfall: which settings to change when the model is worth less than counting.
-        starter: settings by dotted key that were tuned on MovieLens-100K's validation items, for
-            a first settings file and the demonstration; None where there are none.
-        audit: what its sums are about: single items, pairs of them, or sums over such pairs.
-        modules: what it imports besides torch, of packages that fedrec doesn't always bring.
+        summary: a description in a few words, for the choice of an algorithm.
+        updates, protections, protocols: valid combinations, any with any other. No protections
+            means all of them.
+        combination_reason: why there are no other valid combinations.
+        needs: by update structure among `updates`, the settings that it requires.
+        warnings: returns what to know before choosing its settings.
+        clips: whether `update.clip` and `update.fraction_bits` affect users' contributions.
+            Settings without an effect are refused.
+        range_instead: the replacement for `update.clip` if that has no effect, as a clause.
+        not_under_noise: why noise on its sums and a fixed divisor have no meaning. Empty if they
+            have one, as for sums of changes that are divided by the number of users.
+        needs_everybody: why all rounds must cover the same clients, as a clause that "over the same
+            clients" completes. Empty if they need not. A function if it depends on the settings.
+        exact: whether users' contributions follow from their data and the version alone. Then only
+            the count round counts users, and all rounds cover its participants.
+        exposed_in_the_clear: what the coordinator can read from a client's update without
+            encryption. If set, the plan is refused under "none" unless it is accepted on the
+            command line.
+        exposed_to_members: what a member can read about another client's user that alone holds an
+            item, after raising the item's count, as a clause.
+        divergence_remedy: the changes to make if training diverges.
+        shortfall: the settings to change if the model is worse than popularity.
+        starter: settings by dotted key that were tuned on MovieLens-100K's validation items, for a
+            first settings file and the demonstration. None if there are none.
+        audit: the subject of its sums: single items, pairs of them, or sums over such pairs.
+        modules: modules besides torch that it imports and that fedrec does not always install.
     """
 
     summary: str = ""
     updates: tuple[str, ...] = ("dense",)
     protections: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ("full", "sampled", "paper")
-    combination_reason: str = "the algorithm names no other that it was made for."
+    combination_reason: str = "the algorithm names no other valid combination."
     needs: Mapping[str, Needs] = field(default_factory=dict)
     warnings: Callable[[Circumstances], list[str]] = lambda at: []
     clips: bool = True
-    range_instead: str = "exact counts, none of which is clipped or rounded"
-    not_under_noise: str = (
-        "nobody has said what its sums mean with noise and divided by a fixed number"
-    )
+    range_instead: str = "exact counts, which are neither clipped nor rounded"
+    not_under_noise: str = "the meaning of its sums with noise and a fixed divisor is not defined"
     needs_everybody: str | Callable[[Any], str] = ""
     exact: bool = False
     exposed_in_the_clear: str = ""
@@ -366,6 +372,6 @@ class About:
     modules: tuple[str, ...] = ()
 
     def needs_everybody_with(self, settings: AlgorithmSettings) -> str:
-        """Return `needs_everybody` of these settings."""
+        """Return `needs_everybody` for these settings."""
         found = self.needs_everybody
         return found if isinstance(found, str) else found(settings)

@@ -1,4 +1,4 @@
-"""ease: the closed-form item-item model from exact sums of what is held together.
+"""ease: the closed-form item-item model from exact co-occurrence counts.
 
 Model ("Embarrassingly Shallow Autoencoders for Sparse Data", Steck 2019, section 3.1): a user
 scores item j by sum of B_ij over the items i that the user holds. With X (users x items, 1 for an
@@ -6,25 +6,25 @@ interaction) and G = X^T X, the B that minimises |X - X B|^2 + lambda |B|^2 with
 
     P = (G + lambda I)^-1,    B_ij = -P_ij / P_jj for i != j,    B_jj = 0.
 
-So all that training needs of the users are the integers G_ij: how many users hold i and j. The
-diagonal, the holders of each item, is what the count round counts. Items that too few users hold
-are left out. The pairs i < j of the others, by their place among them, are numbered column by
-column, pair j (j - 1) / 2 + i, and cut into `rounds.total` equal parts: a training round sums the
-first part that is still missing. Its length depends on the plan and the number of rows that travel
-alone; it is the same in every round, so that the last rounds may have nothing left to count.
+All that training needs from the users are the integers G_ij, the numbers of users that hold both i
+and j. The count round counts the diagonal, the holders of each item. Items with too few holders are
+left out. The pairs i < j of the others are numbered column by column, pair j (j - 1) / 2 + i, and
+cut into `rounds.total` equal parts. A training round sums the first part that is still missing. Its
+length depends only on the plan and the number of travelling rows. It is the same in every round, so
+the last rounds may have nothing left to count.
 
-Client: counts the pairs of its users' training items, each user once, without any rounding.
-The party that has the sum: writes the part down. B is never sent: every party that needs it
-computes it from G, in float64, for the items that enough users hold.
+Client: counts the pairs of its users' training items, each user once, without any rounding. The
+party that has the sum: stores the part. B is never sent. Every party that needs it computes it from
+G, in float64, for the items that enough users hold.
 
-Until the pairs of all items that enough users hold are there, B is 0, and so is every score: a
-model of a part of the catalogue might look best on validation by chance and be kept. The last part
-makes B the B of centralised EASE.
+Until all pairs of items that enough users hold are known, B is 0, and so is every score. Otherwise,
+a model of a part of the catalogue might look best on validation by chance and be kept. The last
+part makes B the B of centralised EASE.
 
-All rounds sum over the clients that were counted. Where some of them stay away the others are
-counted again and go on. Parts counted over different clients do not make up one Gram matrix; G is
-then the matrix of the sums that there are, with the largest count of each item on its diagonal, and
-if G + lambda I is no longer positive definite, there is no model.
+All rounds sum over the clients that were counted. If some of them drop out, the others are counted
+again and continue. Parts counted over different clients do not form one Gram matrix. G is then the
+matrix of the available sums, with the largest count of each item on its diagonal. If G + lambda I
+is no longer positive definite, there is no model.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
 
 
 _MOST_ITEMS = 16_384
-"""As many make a model of 1 GiB, and weights that take 6 GiB to compute."""
+"""This number of items makes a model of 1 GiB, and weights that take 6 GiB to compute."""
 _MOST_PAIRS_AT_ONCE = 1 << 24
-"""Pairs of a round: about 240 MiB under bfv."""
+"""Largest number of pairs in a round: about 240 MiB under bfv."""
 
 
 class EASESettings(AlgorithmSettings):
@@ -72,7 +72,7 @@ class EASESettings(AlgorithmSettings):
         default=300.0,
         gt=0,
         le=1e9,
-        description="L2 coefficient (lambda) of the item-item weights; larger data wants more.",
+        description="L2 coefficient (lambda) of the item-item weights. Larger data needs more.",
     )
 
     def search_space(self, n_rounds: int) -> SearchSpace:
@@ -81,7 +81,7 @@ class EASESettings(AlgorithmSettings):
 
 
 class EASE(Algorithm):
-    """Co-occurrence counts and the model that follows; see the module's docstring."""
+    """Co-occurrence counts and the model that follows. See the module's docstring."""
 
     name: ClassVar[str] = "ease"
     settings_type: ClassVar[type[AlgorithmSettings]] = EASESettings
@@ -94,13 +94,13 @@ class EASE(Algorithm):
         self._weights: tuple[SharedState, NDArray[np.float32]] | None = None
 
     def _part_length(self) -> int:
-        """Return how many pairs a round sums, or refuse what no machine would finish."""
+        """Return the number of pairs that a round sums, or raise an error if there are too many."""
         n_items, n_parts = self.n_items, self.n_rounds
         n_pairs = _n_pairs(n_items)
         part_length = max(1, -(-n_pairs // n_parts))
         if n_items > _MOST_ITEMS:
             raise SettingsError(
-                f"{n_items} rows travel, one for each item that enough users hold, which are "
+                f"{n_items} rows travel, one for each item that enough users hold. These make "
                 f"{n_pairs} pairs: the model alone would take {8 * n_pairs} bytes, and computing "
                 f"its weights {WEIGHING_BYTES * n_items**2}. ease takes at most {_MOST_ITEMS} "
                 "rows.",
@@ -108,10 +108,10 @@ class EASE(Algorithm):
             )
         if part_length > _MOST_PAIRS_AT_ONCE:
             raise SettingsError(
-                f"{n_items} rows travel, one for each item that enough users hold, which are "
-                f"{n_pairs} pairs: with rounds.total = {n_parts} a round would sum {part_length} "
-                f"of them, {4 * part_length} bytes without encryption and some "
-                f"{15 * part_length} under bfv; {_MOST_PAIRS_AT_ONCE} pairs are the most.",
+                f"{n_items} rows travel, one for each item that enough users hold. These make "
+                f"{n_pairs} pairs. With rounds.total = {n_parts}, a round would sum {part_length} "
+                f"of them: {4 * part_length} bytes without encryption and about {15 * part_length} "
+                f"under bfv. The maximum is {_MOST_PAIRS_AT_ONCE} pairs.",
                 remedy=f"Set rounds.total = {-(-n_pairs // _MOST_PAIRS_AT_ONCE)} or more, or "
                 "raise federation.minimum_item_users.",
             )
@@ -119,7 +119,7 @@ class EASE(Algorithm):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The counts of pairs, as far as they are known, and of items."""
+        """The known counts of pairs, and those of items."""
         return (
             Parameter("pairs", "net", (0,), Constant(), most=(_n_pairs(self.n_items),)),
             Parameter("item_users", "rows", (), Constant()),
@@ -140,7 +140,7 @@ class EASE(Algorithm):
         )
 
     def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of items."""
+        """Return the number of items of each user."""
         return n_positives
 
     def bytes_per_user(self, n_active: int, n_steps: int) -> int:
@@ -150,14 +150,14 @@ class EASE(Algorithm):
     def read(
         self, shared: SharedState, active: NDArray[np.int64], round_id: int
     ) -> dict[str, NDArray[Any]]:
-        """Return the weights of this version, and where the part to count begins."""
+        """Return this version's weights, and the position at which the part to count begins."""
         return {
             "item_weights": self._weights_of(shared, active),
             "first_pair": np.asarray(len(shared.kept["pairs"])),
         }
 
     def _weights_of(self, shared: SharedState, active: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return B of a version, computed once for it, float32 (n_active, n_active)."""
+        """Return B of a version, computed once per version, float32 (n_active, n_active)."""
         if self._weights is None or self._weights[0] is not shared:
             weights = item_weights(
                 shared.kept["pairs"],
@@ -175,7 +175,7 @@ class EASE(Algorithm):
         private: dict[str, torch.Tensor],
         sums: RoundSums,
     ) -> ChunkResult:
-        """Count the round's part of the pairs; the loss is that of the version at the start."""
+        """Count the round's part of the pairs. The loss is that of the version at the start."""
         import torch
 
         from fedrec.algorithms.accelerators.pair_counts import count_pairs
@@ -202,7 +202,7 @@ class EASE(Algorithm):
     def serving(
         self, shared: SharedState, active: NDArray[np.int64]
     ) -> dict[str, NDArray[np.float32]]:
-        """Return B transposed: an item's row has the weight of every item that can be held."""
+        """Return B transposed: an item's row has the weights of all items of a history."""
         rows = np.zeros((self.n_items, len(active)), dtype=np.float32)
         rows[active] = self._weights_of(shared, active).T
         return {"item_embedding": rows}
@@ -214,7 +214,7 @@ class EASE(Algorithm):
         counts: NDArray[np.int64],
         round_id: int,
     ) -> SharedState:
-        """Write the round's part down behind the pairs that are known."""
+        """Store the round's part after the pairs that are already known."""
         known = shared.kept["pairs"]
         missing = _n_pairs(self._n_active(shared)) - len(known)
         if missing <= 0 or not counts.any():
@@ -224,7 +224,7 @@ class EASE(Algorithm):
         return shared.with_tensors(pairs=pairs, item_users=most)
 
     def _n_active(self, shared: SharedState) -> int:
-        """Return how many items enough users hold."""
+        """Return the number of items that enough users hold."""
         if shared.holders is None:
             return self.n_items
         return int((shared.holders >= self.minimum_item_users).sum())
@@ -242,16 +242,16 @@ def item_weights(
 ) -> NDArray[np.float64]:
     """Return B, float64 (n_active, n_active): row i has the weights of item i for all others.
 
-    As long as a pair of active items is unknown, B is 0.
+    While any pair of active items is unknown, B is 0.
 
     Args:
         pairs: users of each pair that is known, in the order of the module's docstring.
         item_users: users of each item, (n_items,).
-        active: rows of the items that take part, ascending (n_active,).
+        active: rows of the active items, ascending (n_active,).
         regularisation: lambda.
 
     Raises:
-        TrainingError: the counts belong to no set of users, so that there are no weights.
+        TrainingError: no set of users has these counts, so there are no weights.
     """
     system = np.zeros((len(active), len(active)))
     if len(pairs) < _n_pairs(len(active)):
@@ -259,7 +259,7 @@ def item_weights(
     for place in range(len(active)):
         first = _n_pairs(place)
         system[:place, place] = pairs[first : first + place]
-    # Without any pair B is 0.
+    # Without pairs B is 0.
     if system.any():
         system += system.T
         system[np.diag_indices_from(system)] = item_users[active] + regularisation
@@ -270,7 +270,7 @@ def item_weights(
 
 
 def _inverse(system: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the inverse of a matrix that is positive definite, or refuse it."""
+    """Return the inverse of a positive definite matrix, or raise an error for any other."""
     import torch
 
     from fedrec.tensor_products import one_thread
@@ -279,7 +279,7 @@ def _inverse(system: NDArray[np.float64]) -> NDArray[np.float64]:
         factor, failed = torch.linalg.cholesky_ex(torch.from_numpy(system))
         if int(failed) or not bool(torch.isfinite(factor).all()):
             raise TrainingError(
-                "The pair counts fit no set of users, so that no item weights follow from them.",
+                "No set of users has these pair counts, so no item weights follow from them.",
                 remedy=EASE.about.divergence_remedy,
             )
         inverse: NDArray[np.float64] = torch.cholesky_inverse(factor).numpy()

@@ -1,27 +1,31 @@
-"""fedals: implicit alternating least squares as a federation, without any sampled negative.
+"""fedals: federated implicit alternating least squares, without sampled negatives.
 
-Model: score s = <p, q_i>. All items count, interactions more (Hu, Koren, Volinsky 2008):
+Model: score s = <p, q_i>. All items count, and interactions count more (Hu, Koren, Volinsky 2008):
 
     L = sum_u sum_i c_ui (y_ui - <p_u, q_i>)^2 + sum_u lambda_u |p_u|^2 + sum_i lambda_i |q_i|^2
 
-with c = 1 + alpha and y = 1 where user u has item i, else c = 1 and y = 0. lambda_u and lambda_i
+with c = 1 + alpha and y = 1 if user u holds item i, else c = 1 and y = 0. lambda_u and lambda_i
 grow with the number of interactions (Rendle et al. 2022, "Revisiting the Performance of iALS"):
 lambda (n / 64)^nu.
 
-Client: solves its users exactly, p_u = (Q^T Q + alpha sum_i q_i q_i^T + lambda_u I)^-1
-(1 + alpha) sum_i q_i over the items i of u, and contributes three linear statistics of fixed size:
+Client: solves its users exactly, with sums over the items i of u,
+
+    p_u = (Q^T Q + alpha sum_i q_i q_i^T + lambda_u I)^-1 (1 + alpha) sum_i q_i,
+
+and contributes three linear statistics of fixed size:
 
     gram    = sum_u p_u p_u^T                                     the part of L over all items
     pull_i  = sum_{u has i} (alpha <p_u, q_i> - (1 + alpha)) p_u    its part over interactions
     users   = sum_u 1
 
 Server: half the gradient of every row is g_i = q_i gram + lambda_i q_i + pull_i. A row's own
-Hessian would be d x d values per item; gram (1 + alpha n_i / n) + lambda_i I stands in for it,
-diagonal in gram's eigenvectors for all rows at once. A velocity v makes up for the difference:
+Hessian would be d x d values per item. It is replaced by H_i = gram (1 + alpha n_i / n) + lambda_i
+I, which is diagonal in gram's eigenvectors for all rows at once. A velocity v compensates for the
+difference:
 
     v_i <- momentum v_i + H_i^-1 g_i,    q_i <- q_i - v_i.
 
-n_i and n are counted: n_i in the count round, n in every round. Rows that nobody has stay as they
+n_i and n are counted: n_i in the count round, n in every round. Rows without holders stay as they
 are.
 """
 
@@ -64,14 +68,14 @@ Values = TypeVar("Values", bound=Any)
 _INITIAL_LENGTH = 0.8
 _REFERENCE_INTERACTIONS = 64.0
 _VALUES_AT_ONCE = {"cpu": 1 << 19, "cuda": 1 << 26}
-"""Values of a block of rows: on a processor it stays in the cache."""
+"""Number of values in a block of rows: on a processor it fits the cache."""
 _FEWEST_COLUMNS = 8
 _SPLIT_BY_NOBODY = 96
-"""Systems of up to this size are never split among threads; differences were seen from 160 on."""
+"""Systems up to this size are never split among threads. Differences were seen from 160 on."""
 
 
 class FedALSSettings(AlgorithmSettings):
-    """fedals: implicit least squares, users solved exactly; a good model in some ten rounds."""
+    """fedals: implicit least squares, users solved exactly. It needs about ten rounds."""
 
     name: Literal["fedals"] = Field(default="fedals", description="Which algorithm trains.")
     dim: int = Field(default=64, ge=1, le=512, description="Length of an embedding vector.")
@@ -79,7 +83,7 @@ class FedALSSettings(AlgorithmSettings):
         default=1.0,
         gt=0,
         le=1e4,
-        description="How much more an interaction weighs than its absence, which weighs 1.",
+        description="Extra weight (alpha) of an interaction. An item without one weighs 1.",
     )
     regularisation: float = Field(
         default=10.0,
@@ -92,11 +96,10 @@ class FedALSSettings(AlgorithmSettings):
         ge=0,
         le=1,
         multiple_of=0.125,
-        description="Power of the number of interactions with which the coefficient grows; a "
-        "multiple of 0.125.",
+        description="Exponent of interactions in the coefficient's growth, a multiple of 0.125.",
     )
     momentum: float = Field(
-        default=0.4, ge=0, lt=1, description="Share of an item's last step that is taken again."
+        default=0.4, ge=0, lt=1, description="Share of an item's last step that is repeated."
     )
 
     def search_space(self, n_rounds: int) -> SearchSpace:
@@ -110,7 +113,7 @@ class FedALSSettings(AlgorithmSettings):
 
 
 class FedALS(Algorithm):
-    """Exact users, one preconditioned step for the items; see the module's docstring."""
+    """Exactly solved users, one preconditioned step for the items. See the module's docstring."""
 
     settings: FedALSSettings
 
@@ -120,7 +123,7 @@ class FedALS(Algorithm):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Items, their velocities, and users, who are solved from their items alone."""
+        """Items, their velocities, and users, which are solved from their items alone."""
         dim = self.settings.dim
         return (
             Parameter("item_embedding", "rows", (dim,), Normal(_INITIAL_LENGTH / math.sqrt(dim))),
@@ -135,7 +138,10 @@ class FedALS(Algorithm):
 
     @property
     def tensors(self) -> tuple[UpdateTensor, ...]:
-        """`update.clip` bounds the values of p; what is made of them has its own limits."""
+        """The statistics of the module's docstring.
+
+        `update.clip` bounds the values of p, from which the limits of the others follow.
+        """
         dim, clip = self.settings.dim, self.update.clip
         bits = self.update.fraction_bits
         return (
@@ -158,11 +164,11 @@ class FedALS(Algorithm):
         )
 
     def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of items: users are padded to the next power of two."""
+        """Return the number of items of each user: users are padded to the next power of two."""
         return np.maximum(n_positives, _FEWEST_COLUMNS)
 
     def bytes_per_user(self, n_active: int, n_steps: int) -> int:
-        """Return the memory of a user's padded items and of its system."""
+        """Return the memory of a user's padded items and linear system."""
         dim = _padded(self.settings.dim)
         return 4 * (3 * n_steps * dim + 5 * dim * dim)
 
@@ -176,7 +182,7 @@ class FedALS(Algorithm):
 
         alpha, dim = self.settings.alpha, self.settings.dim
         items = start.shared["item_embedding"]
-        # A row of zeros takes the padding.
+        # A row of zeros is the padding.
         table = items.new_zeros((len(items) + 1, _padded(dim)))
         table[:-1, :dim] = items
         sizes = chunk.sizes
@@ -189,19 +195,19 @@ class FedALS(Algorithm):
         pull = (self.settings.regularisation * growth).to(torch.float32)
         diagonal = system.diagonal(dim1=1, dim2=2)
         diagonal.add_(pull[:, None])
-        # Systems of whole cache lines begin at one in memory; what fills them up solves to 0.
+        # Systems begin at a cache line in memory, and the padding solves to 0.
         diagonal[:, dim:] = 1.0
         wanted = own.sum(1) * (1.0 + alpha)
         with one_thread() if dim > _SPLIT_BY_NOBODY else nullcontext():
             factor, failed = torch.linalg.cholesky_ex(system)
             solved = torch.cholesky_solve(wanted[:, :, None], factor)[:, :dim, 0]
-        # A system that is not positive definite shows as values that are not finite.
+        # A system that isn't positive definite results in values that aren't finite.
         return {
             "user_embedding": torch.where(failed[:, None] > 0, torch.nan, solved),
         }
 
     def _growth(self, n_interactions: Values, root: Callable[[Values], Values]) -> Values:
-        """Return (n / 64)^exponent by roots and products, which are the same bits everywhere."""
+        """Return (n / 64)^exponent by roots and products, which give the same bits everywhere."""
         eighth = root(root(root(n_interactions / _REFERENCE_INTERACTIONS)))
         grown = eighth * 0.0 + 1.0
         for _ in range(round(8 * self.settings.frequency_exponent)):
@@ -215,7 +221,7 @@ class FedALS(Algorithm):
         private: dict[str, torch.Tensor],
         sums: RoundSums,
     ) -> ChunkResult:
-        """Add the users' statistics; their vectors were solved by `refresh`."""
+        """Add the users' statistics. `refresh` solved their vectors."""
         import torch
 
         alpha = self.settings.alpha
@@ -261,7 +267,7 @@ class FedALS(Algorithm):
         counts: NDArray[np.int64],
         round_id: int,
     ) -> SharedState:
-        """Take one preconditioned step with momentum for every row that somebody has."""
+        """Take one preconditioned step with momentum for every row with holders."""
         n_users = float(change["users"][0])
         touched = np.nonzero(counts)[0]
         if not n_users or not len(touched):

@@ -1,15 +1,19 @@
 """FedMF: federated matrix factorisation with implicit feedback, as CoLR's base model.
 
-Model: score s = <p, q_i>, loss binary cross-entropy, negatives sampled. Private: the user vector
-p (dim). Shared: the item table Q (n_items x dim).
+Model: score s = <p, q_i>, loss binary cross-entropy, negatives sampled. Private: the user vector p
+(dim). Shared: the item table Q (n_items x dim).
 
-Client, per minibatch of size b, simultaneously from old values (specs of CoLR's released code):
+Client, per minibatch of size b, simultaneously from old values (as in CoLR's released code):
     p   <- p   - eta * mean_j (e_j q_{i_j} + 2 gamma p),             e = sigmoid(s) - y
     A_i <- A_i - eta sqrt(r/d) * mean over occurrences of i (e_j p + 2 gamma q_i) B^T
-with q_i = Q_i + A_i B; for dense updates B = I and r = d.
-Server: Q_i <- Q_i + (sum of A_i / number of users who touched i) B.
-Update structures (`fedrec.updates`) choose B, leave some of its rows out for some users (then B
-above is B[S_u], and A is zero outside S_u), or compress A before it is summed and its mean after.
+
+with q_i = Q_i + A_i B. For dense updates B = I and r = d.
+
+Server: Q_i <- Q_i + (sum of A_i / number of users that touched i) B.
+
+Update structures (`fedrec.updates`) choose B, omit some of its rows for some users, or compress A
+before it is summed and its mean after it. If rows are omitted, B above is B[S_u], and A is zero
+outside S_u.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ class FedMFSettings(TrainedSettings):
     )
     aggregation: Literal["count"] = Field(
         default="count",
-        description="Item rows are divided by the number of users who touched them.",
+        description="Item rows are divided by the number of users that touched them.",
     )
 
     def search_space(self, n_rounds: int) -> SearchSpace:
@@ -67,7 +71,7 @@ class FedMFSettings(TrainedSettings):
 
 
 class FedMF(TrainedAlgorithm):
-    """Closed update rule of FedMF and CoLR; see the module's docstring."""
+    """Closed update rule of FedMF and CoLR. See the module's docstring."""
 
     settings: FedMFSettings
 
@@ -86,7 +90,7 @@ class FedMF(TrainedAlgorithm):
         )
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
-        """Return one simultaneous step a minibatch."""
+        """Return one simultaneous step per minibatch."""
         rate = self.settings.learning_rate
         step = Sgd({"user_embedding": rate, "item_embedding": rate}, per_occurrence=True)
         return (Phase(steps=((step,),), epochs=self.settings.local_epochs),)
@@ -105,7 +109,7 @@ class FedMF(TrainedAlgorithm):
         rows = square_sums(v.item_embedding)
         return gamma * (batch.mean(rows) + v.user_embedding.square().sum(-1))
 
-    # Without torch: an inner product is all there is to it.
+    # Without torch: it is an inner product.
     preferences = Algorithm.preferences
 
     @property

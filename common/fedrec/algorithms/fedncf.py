@@ -1,25 +1,26 @@
 """FedNCF: "Federated Neural Collaborative Filtering" (Perifanis and Efraimidis 2022).
 
-Model: x = [p; q_i] of a private user vector p (dim) and an item row q_i (dim); three layers of 32,
-16 and 8 units with ReLU; score s = <w, h> + b of the last layer's units h. Loss: mean binary
-cross-entropy of a minibatch, negatives sampled. Private: p. Shared: item table Q and network.
+Model: x = [p, q_i] of a private user vector p (dim) and an item row q_i (dim). Three layers of 32,
+16 and 8 units with ReLU follow. The score is s = <w, h> + b of the last layer's units h. Loss: mean
+binary cross-entropy of a minibatch, negatives sampled. Private: p. Shared: item table Q and
+network.
 
-The paper's code was not found; network, sizes and rates are those of GPFedRec, which measures
-FedNCF as a baseline. Client, for every minibatch of b samples one simultaneous step by the
-gradient of the mean loss, by default plain SGD, no momentum and no decay:
+The paper's code was not found. Network, sizes and rates are those of GPFedRec, which measures
+FedNCF as a baseline. Client, for every minibatch of b samples: one simultaneous step by the
+gradient of the mean loss, by default plain SGD without momentum and decay:
 
     network by eta,    p by eta `user_rate_scale`,    q_i by eta N `item_rate_scale`,
 
-where eta is `learning_rate` and N the number of items of the whole catalogue, those included that
-too few users hold to be trained. With `optimiser = "adam"` everything moves by Adam at eta, with
-moments that begin afresh in every round. `weight_decay` is L2 on the network, p and the rows that a
-user touches in the round, in each of its minibatches, as a dense optimiser's would be; rows that it
-does not touch are not handed over, so that their decay would change nothing. Under `plain` it would
-change every row of every user, and is refused.
+where eta is `learning_rate` and N the number of items of the whole catalogue, including items with
+too few holders to be trained. With `optimiser = "adam"`, all parameters move by Adam at eta, with
+moments that begin at zero in every round. `weight_decay` is L2 on the network, p and the rows that
+a user touches in the round, in each of its minibatches, like a dense optimiser's. Untouched rows
+are not sent, so their decay would have no effect. Under `plain` it would change every row of every
+user, and is refused.
 
 Server, `aggregation = "mf_secavg"` (the paper): row i of Q moves by the mean change of the users
-who touched it; the network by the mean weighted with each user's number of training items. Here
-a user counts for at most 4096 of them, so that what it adds has a public bound.
+that touched it. The network moves by the mean weighted by each user's number of training items.
+Here a user counts for at most 4096 of them, which gives its contribution a public bound.
 `aggregation = "plain"` (as later papers measure it): the uniform mean of everything over all
 participants, untouched rows included.
 """
@@ -75,27 +76,26 @@ class FedNCFSettings(TrainedSettings):
     dim: int = Field(default=32, ge=1, le=512, description="Length of an embedding vector.")
     learning_rate: Rate = Field(default=0.1, description="Step size (eta) of the network.")
     optimiser: Literal["sgd", "adam"] = Field(
-        default="sgd",
-        description="adam moves users, rows and network by eta alike, 0.001 as a rule.",
+        default="sgd", description="adam moves users, rows and network all by eta. 0.001 is usual."
     )
     weight_decay: float = Field(
         default=0.0,
         ge=0,
         le=10,
-        description="L2 coefficient on a user's vector, touched rows and network; 0 as published.",
+        description="L2 coefficient on a user's vector, touched rows and network. Published: 0.",
     )
     user_rate_scale: Positive = Field(
-        default=80.0, description="Users are trained with eta x this (sgd)."
+        default=80.0, description="The step size of users is eta x this (sgd)."
     )
     item_rate_scale: Positive = Field(
         default=80.0,
-        description="Item rows are trained with eta x items of the catalogue x this (sgd).",
+        description="The step size of item rows is eta x items of the catalogue x this (sgd).",
     )
     batch_size: int = Field(default=256, ge=1, le=8192, description="Samples in a minibatch.")
     aggregation: Literal["mf_secavg", "plain"] = Field(
         default="mf_secavg",
-        description="mf_secavg divides rows by the users who touched them and weights networks "
-        "by training items; plain is the uniform mean of everything.",
+        description="mf_secavg divides rows by the users that touched them and weights networks by "
+        "training items. plain is the uniform mean of all parameters.",
     )
     network_clip: Positive = Field(default=1.0, description="Like update.clip, for the network.")
 
@@ -113,7 +113,7 @@ class FedNCFSettings(TrainedSettings):
 
 
 class FedNCF(TrainedAlgorithm):
-    """A shared network over private users and shared items; see the module's docstring."""
+    """A shared network over private users and shared items. See the module's docstring."""
 
     settings: FedNCFSettings
 
@@ -126,14 +126,14 @@ class FedNCF(TrainedAlgorithm):
         largest, decay = max(self.rates.values()), self.settings.weight_decay
         if self.settings.optimiser == "sgd" and largest * decay > 1.0:
             raise SettingsError(
-                f"algorithm.weight_decay is {decay:g}, which at a step size of {largest:g} turns "
-                "values round in each minibatch.",
+                f"algorithm.weight_decay is {decay:g}, which at a step size of {largest:g} flips "
+                "the signs of values in each minibatch.",
                 remedy="Lower algorithm.weight_decay or algorithm.item_rate_scale.",
             )
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Q and p with entries N(0, 1); layers uniform in +-1/sqrt(inputs)."""
+        """Q and p with entries N(0, 1), layers uniform in +-1/sqrt(inputs)."""
         dim, weighs = self.settings.dim, self.settings.aggregation == "mf_secavg"
         network = []
         for layer, (outputs, inputs) in enumerate(layer_shapes(2 * dim, UNITS), start=1):
@@ -165,7 +165,7 @@ class FedNCF(TrainedAlgorithm):
         return rates
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
-        """Return one simultaneous step a minibatch."""
+        """Return one simultaneous step per minibatch."""
         rule = Adam if self.settings.optimiser == "adam" else Sgd
         step = rule(self.rates, decay=self.settings.weight_decay)
         return (Phase(steps=((step,),), epochs=self.settings.local_epochs),)

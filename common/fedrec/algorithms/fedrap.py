@@ -1,53 +1,55 @@
 """FedRAP: "Federated Recommendation with Additive Personalization" (Li et al., ICLR 2024).
 
-Model of a user (section 3, eq. 1; the released code's bias added): score
-s_i = <w, D_i + C_i> + c with the shared item table C (n_items x dim), the user's own item table D
-(n_items x dim), and its own head w (dim) and bias c (scalar). Private: D, w, c. Shared: C.
+Model of a user (section 3, eq. 1, with the released code's bias): score s_i = <w, D_i + C_i> + c. C
+(n_items x dim) is the shared item table. The user's own parameters are the item table D (n_items x
+dim), the head w (dim) and the bias c (scalar). Private: D, w, c. Shared: C.
 
-Client, for every minibatch of b samples (eq. 3, as the released code takes it: means over the
-samples' rows, where the paper sums over the whole tables):
+Client, for every minibatch of b samples (eq. 3, as in the released code: means over the samples'
+rows, while the paper sums over the whole tables):
 
     L = mean BCE - lambda mean((D_i - C_i)^2) + mu R,   R = mean |C_i|, mean C_i^2 or 0
 
-in one simultaneous step of SGD, w and c with `learning_rate`, C and D with `item_rate`, weight
-decay omega on all of them: every row of C and D shrinks in every step, whether the user touches it
-or not. Both rates are multiplied with `batch_decay` after every minibatch, which begins anew in
-every visit, and with `round_decay` after every published round. A user stops when an epoch moved
-its mean loss since the visit began by less than `tolerance`, relatively.
+in one simultaneous step of SGD, w and c with `learning_rate`, C and D with `item_rate`, and weight
+decay omega on all of them. Every row of C and D shrinks in every step, whether the user touches it
+or not. Both rates are multiplied by `batch_decay` after every minibatch, starting over in every
+visit, and by `round_decay` after every published round. A user stops if an epoch changed its mean
+loss since the visit began by less than `tolerance`, relatively.
 
 Server: C <- mean over participants of their whole tables.
 
-Schedules of lambda and mu (section 4.1 and the ablation), a = 1, 2, ... the training round by the
-number of rounds published before it; v is `difference_weight` or `sparsity_weight`:
+Schedules of lambda and mu (section 4.1 and the ablation), with a = 1, 2, ... the number of the
+training round, counted by published rounds. v is `difference_weight` or `sparsity_weight`:
 
     tanh   tanh(a / 10) v                     fixed  v
     sin    (sin(a / 10) + 1) / 2 v            frac   v / (a + 1)
     square 0 for ten rounds, v for ten, and so on
 
-Where paper and released code disagree. The released code computes a schedule and never reads it,
-so that whatever it is told, it runs `fixed`; here schedules are applied. The paper's sin(a / 10) v
-is negative from a = 32 on, against what the paper says of its weights; the code's form is taken.
-The paper's `square` toggles every 10 rounds and the code's every 5; the paper's is taken, and it
-begins with 0. Section 3.3's soft threshold has no stated size; the code's subgradient is taken.
+Paper and released code disagree in these points. The released code computes a schedule and never
+reads it, so it always runs `fixed`. Here schedules are applied. The paper's sin(a / 10) v is
+negative from a = 32 on, which contradicts the paper's text about its weights. The code's form is
+used. The paper's `square` toggles every 10 rounds and the code's every 5. The paper's is used, and
+it begins with 0. The soft threshold of section 3.3 has no stated size. The code's subgradient is
+used.
 
-Variants of the paper: FedRAP-C is `tables = "shared"` (s = <w, C_i> + c, nothing to be apart from),
-FedRAP-D `tables = "private"` (s = <w, D_i> + c, nothing is sent), FedRAP-No `sparsity = "none"`,
-FedRAP-L2 `sparsity = "l2"`; the others are schedules.
+Variants of the paper: FedRAP-C is `tables = "shared"` (s = <w, C_i> + c, without a difference
+term), FedRAP-D `tables = "private"` (s = <w, D_i> + c, nothing is sent), FedRAP-No `sparsity =
+"none"`, FedRAP-L2 `sparsity = "l2"`. The others are schedules.
 
-What is measured: a user's own D, w and c with the published C, as in the paper; users who never
+Evaluation uses a user's own D, w and c with the published C, as in the paper. Users that never
 trained have the initial ones.
 
 The paper's differential privacy (section 3.4) clips the client's gradient of C to the length tau
-and adds Gaussian noise, with "variance z = 1", as Opacus means it (deviation z tau): with
-`noise_where = "grad"` in every local step, on all rows; with "upload" once, on the change that is
-sent. The text's own noise, proportional to 2 eta tau / n_s, is far smaller, and its factor is not
-given: it is not offered. What is spent: `fedrec.algorithms.about.accounted_epsilon`.
+and adds Gaussian noise, with "variance z = 1", in the sense of Opacus (deviation z tau). With
+`noise_where = "grad"` this happens in every local step, on all rows. With "upload" it happens once,
+on the change that is sent. The text's own noise, proportional to 2 eta tau / n_s, is far smaller
+and is not offered, because its factor is not given. `fedrec.algorithms.about.accounted_epsilon`
+computes the cost.
 
-FedRAP-C goes with `update.structure = "colr"`: its C is C + A B while a user trains, and what of it
-lies in B's subspace decays as a whole. At rank = dim that is the dense step, whatever B is.
+FedRAP-C can be combined with `update.structure = "colr"`. Its C is C + A B while a user trains, and
+its part in B's subspace decays as a whole. At rank = dim that is the dense step, for any B.
 
-Minus lambda is not bounded below: only omega and the falling rates keep D and C from running apart
-without end, and a run that diverges is stopped.
+The term with minus lambda is not bounded below. Only omega and the falling rates limit the
+difference of D and C, and a run that diverges is stopped.
 """
 
 from __future__ import annotations
@@ -91,15 +93,15 @@ _NOISY: Mapping[str, tuple[object, ...]] = {"noise_where": ("grad", "upload")}
 
 
 class FedRAPSettings(TrainedSettings):
-    """FedRAP: a shared item table plus one of each user's own."""
+    """FedRAP: a shared item table plus one per user."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             ("weight_decay", "item_rate"),
             lambda section: section.shrinks < 1,
-            "{path}.weight_decay times the larger step size is {s.shrinks:g}: every step would "
-            "turn all values round. Lower {path}.weight_decay or {path}.item_rate until the "
-            "product is below 1.",
+            "{path}.weight_decay times the larger step size is {s.shrinks:g}, so every step would "
+            "flip the signs of all values. Lower {path}.weight_decay or {path}.item_rate until "
+            "the product is below 1.",
         ),
     )
 
@@ -107,25 +109,25 @@ class FedRAPSettings(TrainedSettings):
     dim: int = Field(default=32, ge=1, le=1024, description="Length of an embedding vector.")
     tables: Literal["both", "shared", "private"] = Field(
         default="both",
-        description="Which item tables scores are made of: shared and own, the shared one "
-        "alone (FedRAP-C), or own ones alone (FedRAP-D: nothing is learned together).",
+        description="Item tables behind scores: shared and own, the shared one alone (FedRAP-C), "
+        "or own ones alone (FedRAP-D, in which users learn nothing together).",
     )
     learning_rate: Rate = Field(default=0.5, description="Step size of a user's head and bias.")
     item_rate: Positive = Field(default=200.0, description="Step size of both item tables.")
     weight_decay: Share = Field(
         default=1e-4,
-        description="L2 coefficient (omega) of everything; all rows of both tables shrink in "
+        description="L2 coefficient (omega) of all parameters. All rows of both tables shrink in "
         "every step, touched or not.",
     )
     difference_weight: Annotated[Weight, UsedIf({"tables": ("both",)})] = Field(
         default=0.1,
-        description="How much own rows gain by being unlike the shared ones (v1 of lambda).",
+        description="Reward for own rows that differ from the shared ones (v1 of lambda).",
     )
     sparsity: Annotated[Literal["l1", "l2", "none"], UsedIf(_SHARED)] = Field(
-        default="l1", description="What keeps the shared table small."
+        default="l1", description="The regulariser that keeps the shared table small."
     )
     sparsity_weight: Annotated[Weight, UsedIf(_SPARSE)] = Field(
-        default=0.1, description="How much it does (v2 of mu)."
+        default=0.1, description="Weight of that regulariser (v2 of mu)."
     )
     schedule: Annotated[
         Literal["tanh", "sin", "square", "frac", "fixed"],
@@ -133,35 +135,35 @@ class FedRAPSettings(TrainedSettings):
         UsedIf({"tables": ("both",)}, above_zero=("difference_weight",)),
     ] = Field(
         default="tanh",
-        description="How both weights go over the published rounds. The paper's released code "
-        "runs fixed whatever it is told.",
+        description="Schedule of both weights over the published rounds. The paper's released "
+        "code always runs fixed.",
     )
     batch_decay: Factor = Field(
-        default=0.95, description="What step sizes are multiplied with per minibatch."
+        default=0.95, description="Factor of step sizes after every minibatch."
     )
     round_decay: Factor = Field(
-        default=0.97, description="What step sizes are multiplied with per published round."
+        default=0.97, description="Factor of step sizes after every published round."
     )
     tolerance: Share = Field(
         default=1e-4,
-        description="A user stops after an epoch that changed its mean loss relatively less; "
-        "0 for never.",
+        description="A user stops after an epoch that changed its mean loss relatively less. 0 "
+        "for never.",
     )
     noise_where: Annotated[Literal["none", "grad", "upload"], UsedIf(_SHARED)] = Field(
         default="none",
-        description="Where the paper's Gaussian noise goes: on every gradient of the shared table, "
-        "or on every upload of it. It is no guarantee of [privacy]; check says what it is worth.",
+        description="Place of the paper's Gaussian noise: every gradient of the shared table, or "
+        "every upload. It lacks the guarantee of [privacy]. `fedrec check` reports its epsilon.",
     )
     noise_clip: Annotated[Positive, UsedIf(_NOISY)] = Field(
         default=0.1,
-        description="A longer gradient of the shared table, or upload, is shrunk to this length "
+        description="A longer gradient or upload of the shared table is shrunk to this length "
         "(tau) before noise is added.",
     )
     noise_multiplier: Annotated[Positive, UsedIf(_NOISY)] = Field(
         default=1.0, description="Deviation of the noise as a multiple of noise_clip (z)."
     )
     local_epochs: int = Field(
-        default=10, ge=1, le=100, description="Most passes over a user's samples in each round."
+        default=10, ge=1, le=100, description="Most passes over a user's samples in a round."
     )
     batch_size: int = Field(default=2048, ge=1, le=1_000_000, description="Samples in a minibatch.")
 
@@ -182,12 +184,12 @@ class FedRAPSettings(TrainedSettings):
 
     @property
     def shrinks(self) -> float:
-        """The largest share of a value that decay takes off in a step."""
+        """The largest share of a value that decay removes in a step."""
         return max(self.item_rate, self.learning_rate) * self.weight_decay
 
 
 class FedRAP(TrainedAlgorithm):
-    """A shared table, own tables and heads; see the module's docstring."""
+    """A shared table, own tables and heads. See the module's docstring."""
 
     settings: FedRAPSettings
 
@@ -197,13 +199,16 @@ class FedRAP(TrainedAlgorithm):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """C and D with entries N(0, 1), heads within +-1/sqrt(dim); D and heads alike for all."""
+        """C and D with entries N(0, 1), heads within +-1/sqrt(dim).
+
+        D and heads are the same for all users.
+        """
         dim, alone = self.settings.dim, self.settings.tables == "shared"
         head = Uniform(1.0 / math.sqrt(dim))
         added_to = "item_embedding" if self.settings.tables == "both" else ""
         own = Parameter("own_embedding", "own_rows", (dim,), alike=True, added_to=added_to)
-        # Without a shared table it stays as it was drawn, and nobody reads it. Where it is the
-        # only one, an update structure may stand in for its rows.
+        # A shared table that no score uses keeps its first values. If it is the only table, an
+        # update structure may replace its rows.
         return (
             Parameter("item_embedding", "rows", (dim,), Normal(), structured=alone),
             *(() if alone else (own,)),
@@ -214,18 +219,18 @@ class FedRAP(TrainedAlgorithm):
 
     @property
     def recommending(self) -> tuple[str, ...]:
-        """C, where it has a say."""
+        """C, if scores use it."""
         return () if self.settings.tables == "private" else ("item_embedding",)
 
     def seen(self, v: Values) -> Values:
-        """Return the same with `rows`, what scores are made of: D + C, or the one that there is."""
+        """Return the values with `rows` added: D + C, or the only one of the two."""
         if self.settings.tables == "shared":
             return v.having({"rows": v.item_embedding})
         alone = self.settings.tables == "private"
         return v.having({"rows": v.own_embedding if alone else v.own_embedding + v.item_embedding})
 
     def scheduled(self, v: Values) -> torch.Tensor:
-        """Return what lambda and mu are multiplied with in this round, (n_users,)."""
+        """Return this round's factors of lambda and mu, (n_users,)."""
         import torch
 
         number, schedule = v.published + 1.0, self.settings.schedule
@@ -238,7 +243,7 @@ class FedRAP(TrainedAlgorithm):
         return 1 / (number + 1) if schedule == "frac" else torch.ones_like(number)
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
-        """Return one simultaneous step of everything a minibatch."""
+        """Return one simultaneous step of all parameters per minibatch."""
         settings = self.settings
         slower = settings.round_decay ** scalars["published"]
         own, rows = settings.learning_rate * slower, settings.item_rate * slower
@@ -256,7 +261,7 @@ class FedRAP(TrainedAlgorithm):
 
     @property
     def upload_noise(self) -> UploadNoise | None:
-        """The paper's noise where it is on uploads."""
+        """The paper's noise if it is on uploads."""
         if self.settings.noise_where != "upload":
             return None
         sent, tau, z = self.recommending, self.settings.noise_clip, self.settings.noise_multiplier
@@ -267,7 +272,7 @@ class FedRAP(TrainedAlgorithm):
         return dot(v.rows, v.user_embedding) + v.user_bias[:, None]
 
     def loss(self, v: Values, batch: Batch) -> torch.Tensor:
-        """Return eq. 3 of a minibatch."""
+        """Return eq. 3 for a minibatch."""
         found = cross_entropy(self.score(v), batch.label)
         for term in self._regularisers(v):
             found = found + self.scheduled(v)[:, None] * term
@@ -287,5 +292,5 @@ class FedRAP(TrainedAlgorithm):
 
     @property
     def folding_pull(self) -> float | None:
-        """Weight of |w|^2 where the shared table is all there is (FedRAP-C)."""
+        """Weight of |w|^2 if the shared table is the only one (FedRAP-C)."""
         return FOLDING_PULL if self.settings.tables == "shared" else None

@@ -1,32 +1,31 @@
-"""FedRecGEL: sharpness-aware federated recommendation (the authors' released code is followed).
+"""FedRecGEL: sharpness-aware federated recommendation, following the authors' released code.
 
-Model, NeuMF: a user has vectors p (f) and u (w), an item rows q_i (f) and e_i (w), with
-f = `dim`, L = `hidden_layers` and w = f 2^(L-1). h = the L layers' units of [u; e_i], the first
-with 2 w inputs, each with half as many outputs as inputs, ReLU behind each. Score
-s = <a, [p * q_i ; h]> + b. Private: p and u, one tensor [p; u]. Shared: the rows [q_i; e_i],
-the layers, a and b.
+Model, NeuMF: a user has vectors p (f) and u (w), an item rows q_i (f) and e_i (w), with f = `dim`,
+L = `hidden_layers` and w = f 2^(L-1). h = the L layers' units of [u, e_i]. The first layer has 2 w
+inputs, each has half as many outputs as inputs, and ReLU follows each. Score s = <a, [p * q_i, h]>
++ b. Private: p and u, one tensor [p, u]. Shared: the rows [q_i, e_i], the layers, a and b.
 
-Loss: positives are shuffled, each with its negatives behind it, and cut into chunks of
-`batch_size` samples, the last one as long as it comes out. L is the *sum* over the chunks of the
-mean binary cross-entropy; a round is one step by it, whatever the number of samples.
+Loss: positives are shuffled, each followed by its negatives, and cut into chunks of `batch_size`
+samples. The last chunk may be shorter. L is the *sum* over the chunks of the mean binary
+cross-entropy. A round is one step by it, for any number of samples.
 
-Client, with g = dL/dp and G = dL/dQ at the old values, p and Q standing for all that is private and
-for all that is shared, each with one norm over its tensors:
+Client, with g = dL/dp and G = dL/dQ at the old values. Here p means all private and Q all shared
+tensors, each with one norm over its tensors:
 
     G' = dL/dQ at (p, Q + `radius_shared` G / (|G| + 1e-12)),
     g' = dL/dp at (p + `radius_private` g / (|g| + 1e-12), Q).
 
-p takes a step of Adam by g' at `user_learning_rate`, whose moments go on from the user's last
-round; G' is what is sent. Radius 0 is plain Adam; the paper's ablations are one of them or, which
-it left out, both.
+p takes a step of Adam by g' at `user_learning_rate`, whose moments continue from the user's last
+round. G' is sent. Radius 0 is plain Adam. The paper's ablations set one of the radii to 0. Both can
+be 0, too, which the paper does not test.
 
 Server: a dense step of Adam at `learning_rate` by the unweighted mean of G' over the users.
 
-Paper and code differ; the code makes the figures. It has Adam at 0.001 on the server where the
-paper writes plain descent (and its settings file 1.5), no gradient of the paper's PAC regulariser,
-both perturbations at the old values, chunks of 128 where the paper says minibatches of 256, and
-MLP rows of 128 where it says embeddings of 32. Drawing a positive's negatives differs in that they
-may repeat here.
+Paper and code differ, and the paper's figures come from the code. On the server, the code has Adam
+at 0.001, while the paper writes plain descent (and its settings file 1.5). The code has no gradient
+of the paper's PAC regulariser, and both perturbations are at the old values. It has chunks of 128
+and MLP rows of 128, while the paper has minibatches of 256 and embeddings of 32. Unlike in the
+code, a positive's negatives may repeat here.
 """
 
 from __future__ import annotations
@@ -87,36 +86,36 @@ class FedRecGELSettings(TrainedSettings):
         default=3,
         ge=1,
         le=6,
-        description="Layers before the last, each half as wide as the one before it; the network's "
-        "vectors have dim x 2^(hidden_layers - 1) values.",
+        description="Number of layers before the last, each half as wide as the one before. The "
+        "network's vectors have dim x 2^(hidden_layers - 1) values.",
     )
     learning_rate: float = Field(
-        default=0.001, gt=0, le=10, description="Step size of the shared model's Adam."
+        default=0.001, gt=0, le=10, description="Step size of Adam on the shared model."
     )
     user_learning_rate: float = Field(
-        default=0.1, gt=0, le=10, description="Step size of each user's own Adam."
+        default=0.1, gt=0, le=10, description="Step size of Adam on each user's parameters."
     )
     radius_shared: _Radius = Field(
         default=0.02,
-        description="How far uphill the shared gradient is taken; 0 turns this half off.",
+        description="Distance uphill of the shared gradient's point. 0 turns this half off.",
     )
     radius_private: _Radius = Field(
         default=0.02,
-        description="How far uphill a user's own gradient is taken; 0 turns this half off.",
+        description="Distance uphill of a user's own gradient's point. 0 turns this half off.",
     )
     local_epochs: int = Field(
-        default=1, ge=1, le=1, description="One step by all of a user's samples makes a round."
+        default=1, ge=1, le=1, description="A round is one step by all of a user's samples."
     )
     batch_size: int = Field(
         default=128,
         ge=1,
         le=8192,
-        description="Samples in a chunk; the loss is the sum over chunks of their mean losses.",
+        description="Samples in a chunk. The loss is the sum over chunks of their mean losses.",
     )
     item_clip: Positive = Field(
         default=0.25,
         description="Every value of a user's gradient of item rows is clipped to [-item_clip, "
-        "item_clip]; a public range.",
+        "item_clip], a public range.",
     )
     item_fraction_bits: _Bits = Field(
         default=32,
@@ -141,7 +140,7 @@ class FedRecGELSettings(TrainedSettings):
 
 
 class FedRecGEL(TrainedAlgorithm):
-    """NeuMF whose shared part moves by sharpness-aware gradients; see the module's docstring."""
+    """NeuMF whose shared part moves by sharpness-aware gradients. See the module's docstring."""
 
     settings: FedRecGELSettings
 
@@ -152,7 +151,7 @@ class FedRecGEL(TrainedAlgorithm):
 
     @property
     def _moving(self) -> tuple[Parameter, ...]:
-        """What users send gradients of: rows N(0, .01^2), layers as Xavier and He, no bias yet."""
+        """The shared parameters: rows N(0, .01^2), layers by Xavier's and He's rules, biases 0."""
         settings, dim = self.settings, self.settings.dim
         width, n_hidden = self._width, settings.hidden_layers
         rows = Parameter("item_embedding", "rows", (dim + width,), Normal(0.01))
@@ -180,7 +179,7 @@ class FedRecGEL(TrainedAlgorithm):
 
     @property
     def _width(self) -> int:
-        """Length of the network's half of a vector."""
+        """The length of the network's half of a vector."""
         return self.settings.dim << (self.settings.hidden_layers - 1)
 
     @property
@@ -196,7 +195,7 @@ class FedRecGEL(TrainedAlgorithm):
         return (*self._moving, *self._server.parameters, vector, *own_moments(vector))
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
-        """Return both gradients, each taken uphill of the same old values."""
+        """Return both gradients, each computed uphill of the same old values."""
         settings = self.settings
         names = tuple(entry.name for entry in self._moving)
         rates = {"user_embedding": settings.user_learning_rate}
@@ -205,7 +204,7 @@ class FedRecGEL(TrainedAlgorithm):
         return (Phase(steps=((shared, own),), epochs=settings.local_epochs),)
 
     def score(self, v: Values) -> torch.Tensor:
-        """Return <a, [p * q_i ; h]> + b."""
+        """Return <a, [p * q_i, h]> + b."""
         import torch
 
         dim, n_hidden = self.settings.dim, self.settings.hidden_layers
@@ -223,12 +222,12 @@ class FedRecGEL(TrainedAlgorithm):
         counts: NDArray[np.int64],
         round_id: int,
     ) -> SharedState:
-        """Take one step by the mean gradient; moments move rows that nobody touched, too."""
+        """Take one step by the mean gradient. Moments move untouched rows, too."""
         return self._server.step(shared, self.mean(change, counts, round_id))
 
 
 def uphill(radius: float) -> Passes | None:
-    """Return sharpness-aware passes: the gradient where a step of this length uphill leads.
+    """Return sharpness-aware passes: the gradient after a step uphill of this length.
 
     A user's direction is that of all tensors together (Foret et al. 2021). None for radius 0.
     """

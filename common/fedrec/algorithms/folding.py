@@ -1,14 +1,14 @@
-"""Folding in: a vector for somebody who was not there when the model was trained.
+"""Fold in: compute the vector of a user that was not present when the model was trained.
 
-The items stay as they are; only p is trained, with FedMF's own loss. Its sampled negatives are
-replaced by their expectation over everything that is not in the history, so that the result is
-a function of the history alone:
+The items stay as they are. Only p is trained, with FedMF's own loss. Its sampled negatives are
+replaced by their expectation over all items outside the history, so the result is a function of the
+history alone:
 
     L(p) = 1/(1+k) mean over positives of softplus(-<p, q>)
          + k/(1+k) mean over all others of softplus(<p, q>) + gamma |p|^2
 
-with k negatives per positive and the plan's gamma. L is convex; Newton's method finds its minimum
-from p = 0 in a few steps.
+with k negatives per positive and the plan's gamma. L is convex, and Newton's method finds its
+minimum from p = 0 in a few steps.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 FOLDING_PULL = 1e-3
-"""For algorithms without an L2 coefficient: few passes from a small start keep vectors short."""
+"""For algorithms without an L2 coefficient: a few passes from a small start keep vectors short."""
 _SMALLEST_PULL = 1e-6
-"""Keeps the minimum finite where a plan has gamma = 0 and a history can be told apart perfectly."""
+"""Keeps the minimum finite if gamma = 0 and a history can be separated perfectly."""
 _HALVINGS = 30
 
 
@@ -36,7 +36,7 @@ def fold_in_vector(
     Args:
         items: rows of the items that can be recommended, (n_active, dim).
         positives: positions of the history among them, distinct, at least one.
-        n_steps: most steps of Newton's method; it stops earlier when nothing is left to gain.
+        n_steps: largest number of steps of Newton's method. It stops earlier at the minimum.
     """
     sign = np.ones(len(items))
     sign[positives] = -1.0

@@ -1,7 +1,7 @@
-"""Rounding to the fixed-point grid, and exact sums of what was rounded.
+"""Rounding to the fixed-point grid, and exact sums of rounded values.
 
-Every user's values are clipped to the public range and rounded before anything is added, so that
-sums are integers and depend neither on the order nor on how users are grouped.
+Every user's values are clipped to the public range and rounded before they are added. Sums are
+therefore integers and depend neither on the order nor on the grouping of users.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from fedrec.algorithms.declarations import UpdateTensor
 from fedrec.privacy.clipping import shrunk_to
 
 _EXACT = 1 << 53
-"""Integers below this are float64 values."""
+"""float64 holds integers below this exactly."""
 
 
 class GridSum:
-    """Accumulates users' values as integers, on the device where they are made.
+    """Accumulates users' values as integers, on the device that computes them.
 
     Args:
-        tensor: what is summed.
+        tensor: the tensor to sum.
         n_items: active items, which are the rows of a tensor per item.
-        maximum_users: most users in the sum; each adds to a row at most once.
+        maximum_users: largest number of users in the sum. Each adds to a row at most once.
     """
 
     def __init__(
@@ -39,48 +39,51 @@ class GridSum:
         self.is_weighed = tensor.largest_weight > 1
         self.scale = 1.0 / tensor.step
         self.bound = float(1 << tensor.fraction_bits)
-        # Floating point adds up two to three times as fast, and exactly below 2^53. Rows of tables
+        # Floating point adds two to three times as fast, and exactly below 2^53. Rows of tables
         # that decay as a whole are differences of two changes until they are settled.
         exact = 2 * tensor.bound * maximum_users < _EXACT
         self._type = torch.float64 if exact else torch.int64
-        # One row more than there are items takes the padding of the trainer's tables.
+        # One extra row takes the padding of the trainer's tables.
         self._change = torch.zeros((rows + 1, self.width), dtype=self._type, device=device)
         self.finite = torch.ones((), dtype=torch.bool, device=device)
 
     @property
     def change(self) -> torch.Tensor:
-        """The summed rows, int64 (n_items, width), in grid steps; zero where not finite."""
+        """The summed rows, int64 (n_items, width), in grid steps.
+
+        Zero for values that aren't finite.
+        """
         return torch.nan_to_num(self._change[:-1]).to(torch.int64)
 
     def add(self, item_index: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Add one row per (user, item) pair.
 
         Args:
-            item_index: int64 (n_rows,), n_items for rows of zeros that count nowhere.
+            item_index: int64 (n_rows,), n_items for rows of zeros that are not counted.
             rows: float (n_rows, width), each one user's change of one item.
 
         Returns:
-            int64 (n_rows,): how many of each row's values had to be clipped.
+            int64 (n_rows,): number of clipped values in each row.
         """
         inside, clipped = self.rounded(rows)
         self.put(item_index, inside)
         return clipped
 
     def add_whole(self, rows: torch.Tensor) -> torch.Tensor:
-        """Add users' contributions to a tensor that belongs to no items: it has one row.
+        """Add users' contributions to a tensor without an item axis: it has one row.
 
         Args:
             rows: float (n_users, width).
 
         Returns:
-            int64 (n_users,): how many of each user's values had to be clipped.
+            int64 (n_users,): number of clipped values of each user.
         """
         inside, clipped = self.rounded(rows)
         self.put_total(self.total(inside))
         return clipped
 
     def add_sums(self, change: torch.Tensor, *, finite: bool | torch.Tensor) -> None:
-        """Add what was rounded and summed elsewhere.
+        """Add values that were rounded and summed elsewhere.
 
         Args:
             change: int64 (n_items, width), in grid steps.
@@ -90,13 +93,13 @@ class GridSum:
         self.finite &= finite
 
     def put(self, item_index: torch.Tensor, rounded: torch.Tensor) -> None:
-        """Add rounded rows; see `add`."""
-        # CUDA adds the rows of one item in no fixed order. Sums of whole numbers are exact in
-        # either type, so that it has no say.
+        """Add rounded rows. See `add`."""
+        # CUDA adds the rows of one item in no fixed order. Sums of integers are exact in either
+        # type, so the order has no effect.
         self._change.index_add_(0, item_index, self.typed(rounded))
 
     def put_total(self, total: torch.Tensor) -> None:
-        """Add what `total` returned."""
+        """Add the result of `total`."""
         self._change[0].add_(total)
 
     def total(self, rounded: torch.Tensor) -> torch.Tensor:
@@ -104,28 +107,28 @@ class GridSum:
         return self.typed(rounded).sum(0)
 
     def typed(self, rounded: torch.Tensor) -> torch.Tensor:
-        """Return rounded values in the sums' own type, which `put` takes as they are."""
+        """Return rounded values in the sums' own type, which `put` takes without conversion."""
         return rounded.to(self._type)
 
     @property
     def n_bytes(self) -> int:
-        """Memory of the sums."""
+        """Memory of the sums, in bytes."""
         return self._change.nbytes
 
     def shapes(self) -> GridSum:
-        """Return the same without values, on torch's meta device."""
+        """Return a copy without values, on torch's meta device."""
         found = copy(self)
         found._change, found.finite = self._change.to("meta"), self.finite.to("meta")
         return found
 
     def rounded(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return values in grid steps, clipped, and how many of each row were, int64."""
+        """Return clipped values in grid steps, and each row's number of clipped values, int64."""
         scaled = (values * self.scale).round_()
         inside = scaled.clamp(-self.bound, self.bound)
-        # Whole numbers: what is not zero is at least one. Comparing and counting bits takes
-        # three times as long.
+        # Values are integers: a nonzero one is at least 1. Comparing and counting takes three times
+        # as long.
         beyond = scaled.sub_(inside).abs_()
-        # What is not finite makes its row's sum not finite.
+        # A value that isn't finite makes its row's sum not finite.
         self.finite &= torch.isfinite(beyond.sum(-1)).all()
         clipped = torch.nan_to_num_(beyond.clamp_(max=1.0).sum(-1)).to(torch.int64)
         if self._type == torch.int64:
@@ -134,22 +137,23 @@ class GridSum:
 
 
 def _weighed(rounded: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return users' values times their weights; below 2^53, hence exact."""
+    """Return users' values times their weights. The results are below 2^53, hence exact."""
     return rounded.to(torch.float64) * weight.view(-1, *[1] * (rounded.dim() - 1))
 
 
 class RoundSums:
-    """All sums of a round: one `GridSum` for each tensor, and the users who touched each item.
+    """All sums of a round: one `GridSum` for each tensor, and the users that touched each item.
 
     Args:
         tensors: the sums by the tensor's name.
         n_items: active items.
-        counts_rows: whether users who touch an item are counted.
+        counts_rows: whether to count the users that touch an item.
         longest: largest length (L2 norm) of a user's whole change, in grid steps of all tensors
-            alike; a longer one is shrunk. None for no limit; with one, what no user may change by
-            noise (`signed` is false) and the counts stay zero, and every user counts once: a
-            weight would make its change longer again.
-        most_steps: of a user in the round, where tables decay as a whole; 0 where none does.
+            alike. A longer one is shrunk. None for no limit. With a limit, tensors that noise must
+            not change (`signed` is false) and the counts stay zero, and every user counts once: a
+            weight would lengthen its change again.
+        most_steps: largest number of a user's steps in the round if tables decay as a whole, else
+            0.
     """
 
     def __init__(
@@ -163,7 +167,7 @@ class RoundSums:
         most_steps: int = 0,
     ) -> None:
         self.tensors = tensors
-        # By steps: users, and their weights together.
+        # By number of steps: the users' number, and their weights together.
         self._stopped = torch.zeros((most_steps + 1, 2), dtype=torch.int64, device=device)
         self._losses_finite = torch.ones((), dtype=torch.bool, device=device)
         self._counts_rows = counts_rows and longest is None
@@ -176,23 +180,23 @@ class RoundSums:
 
     @property
     def counts(self) -> torch.Tensor:
-        """How many users touched each item, int64 (n_items,)."""
+        """Number of users that touched each item, int64 (n_items,)."""
         return self._counts[:-1]
 
     @property
     def finite(self) -> bool:
-        """Whether every value was finite before it was rounded, and every loss."""
+        """Whether every loss, and every value before rounding, was finite."""
         return bool(self._losses_finite) and all(
             bool(total.finite) for total in self.tensors.values()
         )
 
     @property
     def n_shrunk(self) -> int:
-        """Users whose whole change was longer than allowed."""
+        """Number of users whose whole change was longer than allowed."""
         return int(self._n_shrunk)
 
     def add_block(self, change: BlockChange) -> torch.Tensor:
-        """Round users' changes and add them up; see `ChangeSink`."""
+        """Round users' changes and add them. See `ChangeSink`."""
         values = {**change.rows, **change.whole}
         if self._longest is not None:
             values = {name: own for name, own in values.items() if self[name].signed}
@@ -228,8 +232,8 @@ class RoundSums:
             weight = next(iter(change.weight.values()), once_each)
             stopped = torch.stack([once_each, weight], dim=1)
         losses_finite = None if change.loss is None else torch.isfinite(change.loss).all()
-        # From here on nothing takes memory: a block that did not fit is trained again, and what
-        # it has added by then would be added twice.
+        # From here on, no memory is allocated. A block that did not fit is trained again, and
+        # anything that it has added by then would be added twice.
         for name, ready in rows.items():
             self[name].put(item, ready)
         for name, ready in totals.items():
@@ -246,14 +250,14 @@ class RoundSums:
     def settle(
         self, tables: Mapping[str, torch.Tensor], shrinking: Mapping[str, torch.Tensor]
     ) -> int:
-        """Add what users' untouched rows have shrunk by; once, when everybody's blocks are added.
+        """Add the decay of users' untouched rows. Call it once, after all users' blocks are added.
 
         Args:
             tables: from `fedrec.algorithms.whole_decay.decaying`, (n_items, ...).
             shrinking: from `fedrec.algorithms.whole_decay.shrinking`.
 
         Returns:
-            How many values had to be clipped, over all users.
+            Number of clipped values, over all users.
         """
         n_clipped = 0
         steps = torch.nonzero(self._stopped[:, 0]).view(-1)
@@ -271,11 +275,13 @@ class RoundSums:
         return n_clipped
 
     def shrunk(self, rounded: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
-        """Return users' rounded values as long as they may be; all of a user's contribution.
+        """Return users' rounded values, shrunk to the allowed length.
+
+        They must be a user's whole contribution.
 
         Args:
             rounded: (n_users, width), in grid steps.
-            times: rows in which each user contributes them, (n_users,).
+            times: number of rows in which each user contributes them, (n_users,).
         """
         if self._longest is None:
             return rounded
@@ -284,18 +290,18 @@ class RoundSums:
         return found[""]
 
     def count(self, item_index: torch.Tensor) -> None:
-        """Count one user for every row's item, unless under noise; n_items counts nowhere."""
+        """Count one user for every row's item, except under noise. n_items is not counted."""
         if self._longest is not None:
             return
         self._counts.index_add_(0, item_index, torch.ones_like(item_index))
 
     @property
     def n_bytes(self) -> int:
-        """Memory of all sums."""
+        """Memory of all sums, in bytes."""
         return self._counts.nbytes + sum(total.n_bytes for total in self.tensors.values())
 
     def shapes(self) -> RoundSums:
-        """Return the same without values, on torch's meta device."""
+        """Return a copy without values, on torch's meta device."""
         found = copy(self)
         found.tensors = {name: total.shapes() for name, total in self.tensors.items()}
         found._counts, found._n_shrunk = self._counts.to("meta"), self._n_shrunk.to("meta")
@@ -304,33 +310,33 @@ class RoundSums:
         return found
 
     def add_counts(self, counts: torch.Tensor) -> None:
-        """Add what was counted elsewhere, int64 (n_items,)."""
+        """Add counts from elsewhere, int64 (n_items,)."""
         self._counts[:-1] += counts
 
     def add_steps(self, steps: torch.Tensor) -> None:
-        """Note how many steps users took whose rows were rounded elsewhere, int64 (n_users,)."""
+        """Note the steps of users whose rows were rounded elsewhere, int64 (n_users,)."""
         once = torch.ones_like(steps)
         self._stopped.index_add_(0, steps, torch.stack([once, once], dim=1))
 
-    # Sums that several processes make, each its own.
+    # Several processes each compute their own sums.
 
     @property
     def parts(self) -> dict[str, torch.Tensor]:
-        """The tensors that the sums lie in, padding included.
+        """The tensors that contain the sums, padding included.
 
-        By name, "" for the counts, and "/steps" for the users by their numbers of steps.
+        By name: "" for the counts, and "/steps" for the number of users by number of steps.
         """
         own = {name: total._change for name, total in self.tensors.items()}
         return own | {"": self._counts, "/steps": self._stopped}
 
     def lie_in(self, parts: Mapping[str, torch.Tensor]) -> None:
-        """Go on in tensors of zeros like `parts`, which belong to the caller."""
+        """Continue in tensors of zeros like `parts`, which belong to the caller."""
         for name, total in self.tensors.items():
             total._change = parts[name]
         self._counts, self._stopped = parts[""], parts["/steps"]
 
     def add_parts(self, parts: Mapping[str, torch.Tensor], *, finite: bool, n_shrunk: int) -> None:
-        """Add the sums of other users, as their `parts`, `finite` and `n_shrunk` say."""
+        """Add the sums of other users, given as their `parts`, `finite` and `n_shrunk`."""
         for name, total in self.tensors.items():
             total._change += parts[name]
             total.finite &= finite
@@ -342,11 +348,11 @@ class RoundSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumsShape:
-    """What a round's sums are of; see `RoundSums` and `GridSum`.
+    """The shapes of a round's sums. See `RoundSums` and `GridSum`.
 
     Attributes:
-        maximum_users: most users in the sums.
-        most_steps: of a user in the round, where tables decay as a whole.
+        maximum_users: largest number of users in the sums.
+        most_steps: largest number of a user's steps in the round, if tables decay as a whole.
     """
 
     tensors: tuple[UpdateTensor, ...]
@@ -357,7 +363,7 @@ class SumsShape:
     most_steps: int = 0
 
     def empty(self, device: torch.device) -> RoundSums:
-        """Return sums with nothing in them."""
+        """Return sums of zero."""
         return RoundSums(
             {
                 tensor.name: GridSum(

@@ -1,4 +1,4 @@
-"""What an algorithm says of its local training: which parameters move, by which rule and memory."""
+"""Declarations of local training: which parameters move, by which rule and with which memory."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 Tensors = Mapping[str, "torch.Tensor"]
 Passes = Callable[[Tensors, Tensors, Callable[[Tensors], Tensors]], Tensors]
-"""Takes the values of what an optimiser moves, their gradients, and what returns the gradients at
-other values; returns those that the optimiser goes by. The first axis of all is the user."""
+"""Returns the gradients that the optimiser uses.
+
+It takes the values that the optimiser moves, their gradients, and a function that returns
+the gradients at other values. The first axis of all is the user.
+"""
 
 MEAN_KEPT, SQUARE_KEPT, SMALL = 0.9, 0.999, 1e-8
 """torch.optim.Adam's defaults: betas and eps."""
@@ -32,17 +35,17 @@ class Sgd:
     Attributes:
         rates: step sizes by parameter.
         decay: L2 coefficient.
-        whole: whether decay moves the rows, too, that a user does not touch in the round. Nobody
-            steps those one by one; see `fedrec.algorithms.whole_decay`.
-        factor: what the rates are multiplied with after every minibatch.
-        per_occurrence: whether an item row moves by the mean over its own samples in the
-            minibatch, and not by its share of the mean over all of them.
-        passes: further passes to the gradient that it goes by; None for none.
+        whole: whether decay also moves rows that a user does not touch in the round. Those take no
+            single steps. See `fedrec.algorithms.whole_decay`.
+        factor: the factor of the rates after every minibatch.
+        per_occurrence: whether an item row moves by the mean over its own samples in the minibatch,
+            and not by its share of the mean over all samples.
+        passes: further passes that compute the gradient of its step, or None.
         longest: a user's longer gradient of a minibatch (L2 norm over all of `rates`) is shrunk to
-            this length, before decay; 0 for no limit.
+            this length, before decay. 0 for no limit.
         noise: deviation of the Gaussian noise that is added to every value of a gradient after
-            that, from a cryptographic source; 0 for none. A user then steps all active rows,
-            touched or not: who reads its change must not see which ones it touched.
+            that, from a cryptographic source. 0 for none. With noise, a user steps all active rows,
+            touched or not: its change must not show which rows it touched.
     """
 
     rates: Mapping[str, float]
@@ -63,8 +66,9 @@ class Adam:
         rates: step sizes by parameter.
         decay: L2 coefficient, added to the gradient.
         longest, passes: as in `Sgd`.
-        kept: whether moments go on from a user's last round, in private parameters that
-            `fedrec.algorithms.optimisers.own_moments` declares; else every round begins afresh.
+        kept: whether moments continue from a user's last round, in private parameters that
+            `fedrec.algorithms.optimisers.own_moments` declares. Otherwise they begin at zero in
+            every round.
     """
 
     rates: Mapping[str, float]
@@ -76,12 +80,12 @@ class Adam:
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """The values stay; what a user sends is the sum of its minibatches' gradients.
+    """The values stay the same, and a user sends the sum of its minibatches' gradients.
 
-    It is added up from zero, as a change of large values would lose the bits of a small gradient.
+    The sum starts at zero: as a change of large values it would lose the bits of a small gradient.
 
     Attributes:
-        names: shared parameters, which no other optimiser of the round moves.
+        names: shared parameters that no other optimiser of the round moves.
         passes: as in `Sgd`.
     """
 
@@ -91,7 +95,7 @@ class Gradient:
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Each of `names`, once."""
+        """A step size of 1 for each of `names`."""
         return dict.fromkeys(self.names, 1.0)
 
 
@@ -103,12 +107,13 @@ class Phase:
     """Passes over a user's samples.
 
     Attributes:
-        steps: what is done with every minibatch, one after the other; the optimisers within one
-            step take their gradients from the same values.
-        epochs: passes; the shuffles of a later phase go on from those before it.
-        tolerance: a user whose mean loss over the phase moved relatively less than this in an
-            epoch stops for the rest of the round; 0 for never.
-        name: what `loss` finds as `v.phase`.
+        steps: the steps for every minibatch, one after the other. The optimisers within one step
+            take their gradients from the same values.
+        epochs: number of passes. The shuffles of a later phase continue from those of the phases
+            before it.
+        tolerance: a user whose mean loss over the phase changed relatively less than this in an
+            epoch stops for the rest of the round. 0 for never.
+        name: the value of `v.phase` in `loss`.
     """
 
     steps: tuple[tuple[Optimiser, ...], ...]
@@ -118,15 +123,15 @@ class Phase:
 
     @property
     def optimisers(self) -> tuple[Optimiser, ...]:
-        """All of them."""
+        """The optimisers of all steps."""
         return tuple(optimiser for step in self.steps for optimiser in step)
 
 
 def own_moments(entry: Parameter) -> tuple[Parameter, ...]:
-    """Return what `Adam(kept=True)` keeps of a user's parameter, in the order that it reads them.
+    """Return the tensors that `Adam(kept=True)` keeps for a user's parameter, in reading order.
 
-    That is m and v, and 1 - b1^t and 1 - b2^t: the means of a gradient that is always 1, so that
-    each user counts the rounds it was in, and float32 keeps the digits of a small difference.
+    These are m and v, and 1 - b1^t and 1 - b2^t, which are the means of a gradient that is always
+    1. Each user thus counts its own rounds, and float32 keeps the digits of a small difference.
 
     Args:
         entry: of scope `own`.
@@ -141,8 +146,8 @@ def own_moments(entry: Parameter) -> tuple[Parameter, ...]:
 class SharedAdam:
     """Adam on shared parameters, for `apply`: the same bits on every machine.
 
-    It is dense: rows that nobody touched go on by their moments. In float64, elementwise; b1^t and
-    b2^t are products that the state keeps, because powers differ between libraries.
+    It is dense: untouched rows continue to move by their moments. It works in float64, elementwise.
+    The state keeps b1^t and b2^t as products, because powers differ between libraries.
 
     Args:
         rate: eta.
@@ -154,7 +159,7 @@ class SharedAdam:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """What a version keeps for it."""
+        """The tensors that a version keeps for it."""
         moments = [
             Parameter(f"{entry.name}_{kind}", entry.scope, entry.shape, Constant(), applied=True)
             for entry in self._moved

@@ -1,43 +1,44 @@
-"""PFedCLR: users calibrate a shared item table by a low rank.
+"""PFedCLR: users calibrate a shared item table by a low-rank matrix.
 
-"Beyond Personalization: Federated Recommendation with Calibration via Low-rank Decomposition"
-(Chen et al.), section 4 and appendix B.4.
+"Beyond Personalization: Federated Recommendation with Calibration via Low-rank Decomposition" (Chen
+et al.), section 4 and appendix B.4.
 
-Model of a user u: score s_i = <p, v_i> with v_i = Q_i + A_i B. Loss: mean binary cross-entropy of
-a minibatch, negatives sampled once a round for both steps. Private: the user vector p (dim), A
+Model of a user u: score s_i = <p, v_i> with v_i = Q_i + A_i B. Loss: mean binary cross-entropy of a
+minibatch, negatives sampled once a round for both steps. Private: the user vector p (dim), A
 (n_items x rank, zero at first) and B (rank x dim). Shared: the item table Q (n_items x dim).
 
-Client, from the published Q_g, both steps `local_epochs` passes of Adam, which begins afresh:
+Client, from the published Q_g. Each step is `local_epochs` passes of Adam with new moments:
 
-    Step 1: Q_u <- Q_g, trained with p as it is; A and B are not in the score. The change Q_u - Q_g
+    Step 1: Q_u <- Q_g, trained with p fixed and without A and B in the score. The change Q_u - Q_g
             is what is uploaded.
     Step 2: p, A and B together with Q_u as it is: p at the rate eta, A and B at eta'.
 
-Every user's Adam is that of whole tables: its moments begin at zero in every round, so that a row
-which the user does not touch has no gradient, no moment and no step. Touched rows move in every
-minibatch of a step, also those that it does not hold.
+Every user's Adam works on whole tables. Its moments begin at zero in every round, so an untouched
+row has no gradient, no moment and no step. Touched rows move in every minibatch of a step, also in
+those that don't contain them.
 
-Server: Q_g <- sum over participants of w_u Q_u, w_u = |D_u| / sum of |D_v|, that is
-Q_g + sum of |D_u| (Q_u - Q_g) / sum of |D_v|; a row that a user did not touch counts as unchanged.
+Server: Q_g <- sum over participants of w_u Q_u, w_u = |D_u| / sum of |D_v|, that is Q_g + sum of
+|D_u| (Q_u - Q_g) / sum of |D_v|. A row that a user did not touch counts as unchanged.
 |D_u| is the number of training items, 4096 at most.
 
-`variant` has the paper's ablations. W (n_items x dim, zero at first) stands for A B in them:
+`variant` has the paper's ablations. In them, W (n_items x dim, zero at first) replaces A B:
 
     clr  the method as above
     cf   W in place of A B
-    af   Step 1 trains p and Q together, as FedMF does; Step 2 trains W alone
+    af   Step 1 trains p and Q together, as FedMF does, and Step 2 trains W alone
 
-What is measured. The paper scores with the user's own Q_u of its last participation and the A, B
-and p that Step 2 left. With `personal_items` the scores that follow are kept as a private tensor
-(n_users x n_items), as PFedRec keeps its own; no user keeps a table of n_items x dim. Users who
-never trained have the scores of their first p with the first Q_g, or with the published one
-(`newcomers`). Without `personal_items` p, A and B score the published Q_g, for everybody.
+Evaluation. The paper scores with the user's own Q_u of its last participation and the A, B and p
+after Step 2. With `personal_items`, the resulting scores are kept as a private tensor (n_users x
+n_items), as in PFedRec. No user keeps a table of n_items x dim. Users that never trained have the
+scores of their first p with the first Q_g, or with the published one (`newcomers`). Without
+`personal_items`, p, A and B score the published Q_g, for all users.
 
-Readings of what the paper leaves open: p and Q_g begin as N(0, 0.1^2), B as N(0, 1); weights are
-the numbers of positives; noise is put on the upload alone; `af` trains p in Step 1.
+Choices where the paper is silent: p and Q_g begin as N(0, 0.1^2), B as N(0, 1). Weights are the
+numbers of positives. Noise is on the upload alone. `af` trains p in Step 1.
 
-Noise. `noise_scale` is the paper's lambda: Laplace noise on every value of every upload. It calls
-epsilon = S_u / lambda with S_u <= 2 w_u eta C; `about.nominal_epsilon` says what that is not.
+Noise. `noise_scale` is the paper's lambda: Laplace noise on every value of every upload. Its
+epsilon is S_u / lambda with S_u <= 2 w_u eta C. `about.nominal_epsilon` explains why that is not a
+guarantee.
 """
 
 from __future__ import annotations
@@ -80,13 +81,13 @@ _CALIBRATED = UsedIf({"variant": ("clr",)})
 
 
 class PFedCLRSettings(TrainedSettings):
-    """PFedCLR: a shared item table, calibrated by each user with a matrix of low rank."""
+    """PFedCLR: a shared item table that each user calibrates by a low-rank matrix."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         at_most(
             "rank",
             "dim",
-            ": A B would have more numbers than the full matrix that it stands for, and no higher "
+            ": A B would have more numbers than the full matrix that it replaces, and no higher "
             "rank",
             'or {path}.variant = "cf"',
         ),
@@ -96,38 +97,35 @@ class PFedCLRSettings(TrainedSettings):
     dim: int = Field(default=16, ge=1, le=1024, description="Length of an embedding vector.")
     variant: Literal["clr", "cf", "af"] = Field(
         default="clr",
-        description="clr: the method, with A B; cf: a full matrix W in place of A B; af: W trained "
-        "after FedMF, whose user vector it leaves alone.",
+        description="clr is the method, with A B. cf has a full matrix W in place of A B. af "
+        "trains W after FedMF, whose user vector it leaves alone.",
     )
     rank: Annotated[int, _CALIBRATED] = Field(
-        default=2, ge=1, le=1024, description="Rank of A B; at most dim."
+        default=2, ge=1, le=1024, description="Rank of A B, at most dim."
     )
     learning_rate: Rate = Field(
         default=0.01, description="Step size (eta) of items and users, by Adam."
     )
     personal_rate: Weight = Field(
         default=0.01,
-        description="Step size (eta') of A and B, or W, by Adam; 0 leaves FedMF whose items and "
-        "user vectors move by turns.",
+        description="Step size (eta') of A and B, or W, by Adam. 0 leaves FedMF with alternating "
+        "steps of items and user vectors.",
     )
     local_epochs: int = Field(
-        default=10, ge=1, le=100, description="Passes over a user's samples in each of both steps."
+        default=10, ge=1, le=100, description="Passes over a user's samples, in each of both steps."
     )
     item_deviation: float = Field(
         default=0.1,
         gt=0,
         le=100,
-        description="Items and user vectors begin as N(0, its square); the paper does not say.",
+        description="Items and user vectors begin as N(0, this^2). The paper gives no value.",
     )
     factor_deviation: Annotated[float, _CALIBRATED] = Field(
-        default=1.0,
-        gt=0,
-        le=100,
-        description="B begins as N(0, its square); the paper says normal.",
+        default=1.0, gt=0, le=100, description="B begins as N(0, this^2). The paper gives no value."
     )
     personal_items: bool = Field(
         default=True,
-        description="Score with a user's own item table of its last round, as the paper does; the "
+        description="Score with a user's own item table of its last round, as the paper does. The "
         "client keeps n_items scores for each user. false scores with the published table.",
     )
     newcomers: Annotated[
@@ -135,25 +133,25 @@ class PFedCLRSettings(TrainedSettings):
         UsedIf({"personal_items": (True,)}, above_zero=("personal_rate",)),
     ] = Field(
         default="initial",
-        description="Users who never trained are scored with the first item table, as in the "
+        description="Users that never trained are scored with the first item table, as in the "
         "paper, or with the published one.",
     )
     aggregation: bool = Field(
         default=True,
         description="false never moves the shared table: a control that shows what users learn "
-        "without each other.",
+        "alone.",
     )
     noise_scale: Weight = Field(
         default=0.0,
-        description="Scale (lambda) of the Laplace noise on every value of each upload; 0 for "
+        description="Scale (lambda) of the Laplace noise on every value of each upload. 0 for "
         "none. Its epsilon is nominal.",
     )
     gradient_clip: float = Field(
         default=0.0,
         ge=0,
         le=1e6,
-        description="A minibatch's gradient of the item table (Step 1) is shrunk to this L2 norm; "
-        "0 for no limit. The C of the paper's bound, which states no value.",
+        description="A minibatch's gradient of the item table (Step 1) is shrunk to this L2 norm. "
+        "0 for no limit. It is C in the paper's bound, for which the paper gives no value.",
     )
 
     def search_space(self, n_rounds: int) -> SearchSpace:
@@ -169,7 +167,7 @@ class PFedCLRSettings(TrainedSettings):
 
 
 class PFedCLR(TrainedAlgorithm):
-    """Two steps, of which the first is uploaded; see the module's docstring."""
+    """Two steps, the first of which is uploaded. See the module's docstring."""
 
     settings: PFedCLRSettings
 
@@ -179,7 +177,7 @@ class PFedCLR(TrainedAlgorithm):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Q and p; A and B, or W; the scores that a user keeps."""
+        """Q and p, A and B (or W), and the scores that a user keeps."""
         settings, dim = self.settings, self.settings.dim
         begin = Normal(settings.item_deviation)
         found = [
@@ -215,7 +213,7 @@ class PFedCLR(TrainedAlgorithm):
         personal = dict.fromkeys(self._calibration, settings.personal_rate)
         first = [Adam({"item_embedding": settings.learning_rate}, longest=settings.gradient_clip)]
         if settings.variant == "af":
-            # By an optimiser of its own: the limit is on what is uploaded.
+            # It has its own optimiser, because the limit applies to what is uploaded.
             first.append(Adam(vector))
         else:
             personal |= vector
@@ -236,7 +234,7 @@ class PFedCLR(TrainedAlgorithm):
 
     @property
     def upload_noise(self) -> UploadNoise | None:
-        """Laplace noise, where the settings ask for it."""
+        """Laplace noise, if the settings ask for it."""
         scale = self.settings.noise_scale
         return UploadNoise(tensors=self.row_tables, kind="laplace", scale=scale) if scale else None
 
@@ -247,20 +245,20 @@ class PFedCLR(TrainedAlgorithm):
         counts: NDArray[np.int64],
         round_id: int,
     ) -> SharedState:
-        """Move Q by the weighed mean of its changes; without aggregation leave it."""
+        """Move Q by the weighted mean of its changes, or leave it without aggregation."""
         if not self.settings.aggregation:
             return shared
         return super().apply(shared, change, counts, round_id)
 
     @property
     def refreshes(self) -> bool:
-        """Whether users who never trained follow the published table."""
+        """Whether users that never trained follow the published table."""
         return self.settings.newcomers == "current"
 
     def refresh(
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Return the scores of who never trained, A being zero, with the published table."""
+        """Return the published table's scores for users that never trained, whose A is zero."""
         import torch
 
         if not self.refreshes:
@@ -288,5 +286,5 @@ class PFedCLR(TrainedAlgorithm):
 
     @property
     def folding_pull(self) -> float:
-        """Weight of |p|^2 for somebody new, whose A is zero."""
+        """Weight of |p|^2 for a new user, whose A is zero."""
         return FOLDING_PULL

@@ -1,43 +1,43 @@
 """PFedRec: "Dual Personalization on Federated Recommendation" (Zhang et al., IJCAI 2023).
 
-Model of a user: score s_i = <w, E_i> + c with the user's own head w (dim) and bias c (scalar).
-E (n_items x dim) is the item table that the user starts a round from and fine-tunes for itself;
-there is no user embedding, w plays that part. Loss: mean binary cross-entropy of a minibatch,
+Model of a user: score s_i = <w, E_i> + c with the user's own head w (dim) and bias c (scalar). E
+(n_items x dim) is the item table from which the user starts a round and which it fine-tunes. There
+is no user embedding, since w has its role. Loss: mean binary cross-entropy of a minibatch,
 negatives sampled. Private: w, c and the fine-tuned rows. Shared: the mean table.
 
-Client, for every minibatch of b samples two steps on the same samples (the released code
-alternates; the paper's two phases are the same where an epoch is one minibatch):
+Client, for every minibatch of b samples: two steps on the same samples. The released code
+alternates them, and the paper's two phases are the same if an epoch is one minibatch:
 
     (i)  w <- w - eta mean_j (e_j E_{i_j}),   c <- c - eta mean_j e_j,        e = sigmoid(s) - y
-    (ii) s and e once more with the new head;
+
+    (ii) s and e again with the new head, then
          E_i <- E_i - eta N lr_eta (1/b) sum over occurrences of i of (e_j w)
 
 eta is `learning_rate`, lr_eta is `item_rate_scale`, and N is the number of items of the whole
-catalogue, those included that too few users hold to be trained: the step is a public constant of
-the federation and does not move with what was counted.
+catalogue, including items with too few holders to be trained. The step is a public constant of the
+federation and does not depend on counts.
 
-Server: E <- mean over participants of their whole tables, that is E + (sum of changes) / users.
-A row that a user did not touch counts as unchanged. Counts per row are not needed and not sent:
-they stay zero.
+Server: E <- mean over participants of their whole tables, that is E + (sum of changes) / users. A
+row that a user did not touch counts as unchanged. Counts per row are not needed and not sent. They
+stay zero.
 
-What is measured. The paper scores with the user's own table as its last training left it, before
-the server's mean replaces it. With `personal_items` the scores that follow from it are kept as a
-private tensor (n_users x n_items): for every item, touched or not, those of the head after round
-r with the rows after round r, which started from the version before. The version that round r
-published has no part in them; it is what round r + 1 starts from. Users who never trained have
-the scores of the initial head and table, as in the paper, and users who sit out keep theirs. A
-round that is abandoned leaves the earlier scores, because private state only changes with a
-published round. Without `personal_items` the head after round r scores the version of round r.
-The tensor is never made then: it takes 4 n_items bytes a user, on disk twice while a round is
-staged.
+Evaluation. The paper scores with the user's own table after its last training, before the server's
+mean replaces it. With `personal_items`, the resulting scores are kept as a private tensor (n_users
+x n_items). For every item, touched or not, they are the scores of the head after round r with the
+rows after round r, which started from the version before. The version that round r published is not
+part of them: round r + 1 starts from it. Users that never trained have the scores of the initial
+head and table, as in the paper, and users that sit out keep theirs. An abandoned round keeps the
+earlier scores, because private state only changes with a published round. Without `personal_items`,
+the head after round r scores the version of round r. The tensor, which takes 4 n_items bytes per
+user, and twice that on disk while a round is staged, does not exist then.
 
-Neither paper nor code clip. Here a user's change is clipped to `update.clip` before it is summed;
-its own rows are not. Rows move by up to eta N lr_eta |w| / b for each occurrence, most in a last
-minibatch of few samples; `update.clip = 256` leaves almost all of them as they are.
+Neither paper nor code clip. Here a user's change is clipped to `update.clip` before it is summed,
+but its own rows are not. Rows move by up to eta N lr_eta |w| / b for each occurrence, most of all
+in a last minibatch of few samples. `update.clip = 256` changes almost none of them.
 
 Under `update.structure = "colr"` a user's rows are E + A B, and step (ii) moves A alone. Both are
-plain SGD, so that at rank = dim it is the same step in rotated coordinates. The server adds
-(mean of A) B; personal scores are those of E + A B.
+plain SGD, so at rank = dim it is the same step in rotated coordinates. The server adds (mean of A)
+B. Personal scores are those of E + A B.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 
 class PFedRecSettings(TrainedSettings):
-    """PFedRec: a score function of each user's own, and item rows fine-tuned for it."""
+    """PFedRec: a score function per user, with item rows that the user fine-tunes."""
 
     name: Literal["pfedrec"] = Field(default="pfedrec", description="Which algorithm trains.")
     dim: int = Field(default=32, ge=1, le=1024, description="Length of an embedding vector.")
@@ -80,11 +80,11 @@ class PFedRecSettings(TrainedSettings):
     )
     item_rate_scale: Positive = Field(
         default=80.0,
-        description="Item rows are trained with eta x items of the catalogue x this (lr_eta).",
+        description="The step size of item rows is eta x items of the catalogue x this (lr_eta).",
     )
     personal_items: bool = Field(
         default=True,
-        description="Score with a user's own fine-tuned item rows, as the paper does; the client "
+        description="Score with a user's own fine-tuned item rows, as the paper does. The client "
         "keeps n_items scores for each user. false scores with the published table.",
     )
 
@@ -100,7 +100,7 @@ class PFedRecSettings(TrainedSettings):
 
 
 class PFedRec(TrainedAlgorithm):
-    """Personal heads, personal item rows, a mean table; see the module's docstring."""
+    """Personal heads, personal item rows, a mean table. See the module's docstring."""
 
     settings: PFedRecSettings
 
@@ -110,7 +110,7 @@ class PFedRec(TrainedAlgorithm):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """E with entries N(0, 1); everybody's head is one draw, within +-1/sqrt(dim)."""
+        """E with entries N(0, 1), and heads within +-1/sqrt(dim), the same for all users."""
         dim = self.settings.dim
         head = Uniform(1.0 / math.sqrt(dim))
         found = (
@@ -129,11 +129,11 @@ class PFedRec(TrainedAlgorithm):
 
     @property
     def item_rate(self) -> float:
-        """Step size of item rows, eta N lr_eta."""
+        """The step size of item rows, eta N lr_eta."""
         return self.settings.learning_rate * self.n_items * self.settings.item_rate_scale
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
-        """Return two steps on every minibatch: the head's, then the rows'."""
+        """Return two steps for every minibatch: the head's, then the rows'."""
         settings = self.settings
         head = Sgd({"user_embedding": settings.learning_rate, "user_bias": settings.learning_rate})
         rows = Sgd({"item_embedding": self.item_rate})
@@ -143,10 +143,10 @@ class PFedRec(TrainedAlgorithm):
         """Return <w, E_i> + c."""
         return dot(v.item_embedding, v.user_embedding) + v.user_bias[:, None]
 
-    # Without torch: an inner product is all there is to it.
+    # Without torch: it is an inner product.
     preferences = Algorithm.preferences
 
     @property
     def folding_pull(self) -> float:
-        """Weight of |p|^2 of a head without its bias, which changes no order."""
+        """Weight of |p|^2 for a head without its bias, which doesn't affect the order."""
         return FOLDING_PULL

@@ -3,41 +3,42 @@
 "A Model-agnostic Strategy to Mitigate Embedding Degradation in Personalized Federated
 Recommendation" (Shen et al.).
 
-Every user n keeps an item table C (n_items x dim) of its own over the rounds, beside the version G
-that it receives. The base scores with a mixture Q of both, recomputed in every epoch (eq. 14-16):
+Every user n keeps its own item table C (n_items x dim) over the rounds, in addition to the version
+G that it receives. The base scores with a mixture Q of both, recomputed in every epoch (eq. 14-16):
 
     l = |C|_F^2 / (|C|_F^2 + |G|_F^2),    Q = l C + (1 - l) G,
 
-norms over the whole tables, l and G constants. C is trained where the base trains its table, so
-that dL/dC = l dL/dQ; in the first round that a user takes part in, C begins as G, so that l = 1/2
-and Q = G. A minibatch minimises (eq. 20)
+with norms over the whole tables, l and G constants. C is trained in the steps in which the base
+trains its table, so dL/dC = l dL/dQ. In a user's first round, C begins as G, so l = 1/2 and Q = G.
+A minibatch minimises (eq. 20)
 
     loss of the base + weight x L_eRR,
     L_eRR = (1/d) sum_i (1 - H_ii)^2 + (off_weight/d) sum_{i != j} H_ij^2,
 
 H the cosines (dim x dim) of the columns of Z^C and Z^G over a minibatch's distinct items (eq. 18).
-Z = predictor(projector(rows)), one network of the user's own for both views, whose sizes the paper
-does not give; as in the code of RecDCL they are dim everywhere: linear without bias, batch norm,
-ReLU, linear without bias; linear. Without `projector` Z is the rows. Where the base moves a row by
-the mean over its own samples, that is about its loss: L_eRR's gradient is taken as it is.
+Z = predictor(projector(rows)), with one private network per user for both views. The paper does not
+give its sizes. As in the code of RecDCL, they are dim everywhere. The projector is linear without
+bias, batch norm, ReLU, linear without bias, and the predictor is linear. Without `projector`, Z is
+the rows. If the base moves a row by the mean over its own samples, that applies to its loss only:
+L_eRR's gradient is used unchanged.
 
-Server: G <- sum_n alpha_n C_n, alpha_n user n's share of all training items, at most 4096 each.
-Where everybody takes part in every round, G + sum_n alpha_n (change of C_n) is the same: it is in
-the first round, in which all C_n begin as G, and if it is in one round it is in the next; rows that
-a user does not touch are in its old table already. With `upload = "table"` users contribute C_n - G
-over all rows in place of the change, which holds for any participants: as many values travel.
+Server: G <- sum_n alpha_n C_n, alpha_n user n's share of all training items, at most 4096 each. If
+all users participate in every round, G + sum_n alpha_n (change of C_n) is the same. It is in the
+first round, in which all C_n begin as G, and then in each next round. Rows that a user does not
+touch are in its old table already. With `upload = "table"`, users contribute C_n - G over all rows
+in place of the change. This is correct for any participants, with the same number of values.
 
-The base's tables that are mixed are its shared item rows that an optimiser moves. Where the base
-adds private rows of its own to them (`added`: FedRAP's D), those are C and begin as G: Q stands for
-the sum, the base's other terms are about C and G themselves, and it trains and sends G as ever.
+The mixed tables are the base's shared item rows that an optimiser moves. If the base adds its own
+private rows to them (`added`: FedRAP's D), those are C and begin as G. Q then replaces the sum. The
+base's other terms apply to C and G themselves, and it trains and sends G as before.
 
-Scores that are measured and recommended from are those of Q with l from the final C and the G that
-the round started from, which the user last held; they are kept as a private tensor, as PFedRec's.
-A user who never took part has those of the first version with its initial parameters.
+Evaluation and recommendations use the scores of Q, with l from the final C and the G from which the
+round started, which the user last held. They are kept as a private tensor, as in PFedRec. A user
+that never participated has the scores of the first version with its initial parameters.
 
-Readings, where the paper is silent: l is not differentiated; rates are the base's, multiplied with
-`rate_factor` after every minibatch of a visit; "the whole table" is all trained items. Without
-`mixing` (the ablation "eRR only") C begins as G in every round and scores alone.
+Choices where the paper is silent: l is not differentiated. Rates are the base's, multiplied by
+`rate_factor` after every minibatch of a visit. "The whole table" is all trained items. Without
+`mixing` (the ablation "eRR only"), C begins as G in every round and scores alone.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _used_by(*regularisers: str, **values: tuple[object, ...]) -> UsedIf:
 
 
 class PLGCSettings(WrapperSettings):
-    """PLGC: a persistent item table of each user's own, mixed with the shared one."""
+    """PLGC: a persistent item table per user, mixed with the shared one."""
 
     base_defaults: ClassVar[Mapping[str, Any]] = _VISIT
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -116,7 +117,7 @@ class PLGCSettings(WrapperSettings):
             ("base.personal_items",),
             lambda section: getattr(section.base, "personal_items", True),
             "{path}.base.personal_items is false, but users of plgc always score with their own "
-            "tables. Leave it out.",
+            "tables. Omit it.",
         ),
         Rule(
             ("base.name",),
@@ -124,9 +125,9 @@ class PLGCSettings(WrapperSettings):
                 len(section.made.phases(section.made.initial_scalars)) == 1
                 and not any(isinstance(one, Gradient) for one in section.made.optimisers)
             ),
-            "{path}.base.name is {s.base.name!r}, which sends gradients in place of rows or trains "
-            "in several phases: nobody has said what a table of each user's own would do there. "
-            "Set {path}.base.name to another algorithm.",
+            "{path}.base.name is {s.base.name!r}, which sends gradients in place of rows or "
+            "trains in several phases. With such a base, the meaning of a table per user is not "
+            "defined. Set {path}.base.name to another algorithm.",
         ),
         Rule(
             ("upload", "base.weight_decay"),
@@ -138,36 +139,35 @@ class PLGCSettings(WrapperSettings):
         only_if(
             lambda section: not any(entry.added_to for entry in section.made.parameters),
             ("upload", "base.name"),
-            "users of {s.base.name} train and send the shared table itself; their own one stays",
+            "users of {s.base.name} train and send the shared table itself, not their own",
         ),
         only_if(
             lambda section: any(getattr(one, "factor", 0) == 1 for one in section.made.optimisers),
             ("rate_factor", "base.name"),
-            "steps of {s.base.name} go by Adam or have a factor of their own",
+            "steps of {s.base.name} use Adam or have their own factor",
         ),
     )
 
     name: Literal["plgc"] = Field(default="plgc", description="Which algorithm trains.")
     base: SerializeAsAny[AlgorithmSettings] = Field(
         default=FedMFSettings(**_VISIT),
-        description="The algorithm inside, a table of its settings with its name, as in "
-        '[algorithm.base] name = "pfedrec". Here local_epochs is 10 and batch_size 2048 where it '
-        "says nothing.",
+        description="The algorithm inside: a table of its settings with its name, as in "
+        '[algorithm.base] name = "pfedrec". Defaults: local_epochs 10, batch_size 2048.',
     )
     mixing: bool = Field(
         default=True,
-        description="Score with the mixture of own and shared table. false: own tables begin anew "
+        description="Score with the mixture of own and shared table. With false, own tables begin "
         "as the shared one in every round and score alone (eRR only).",
     )
     regulariser: Annotated[
         Literal["err", "au", "duorec", "feddecorr"], UsedIf(above_zero=("weight",))
     ] = Field(
         default="err",
-        description="What keeps both tables together: PLGC's own eRR, or what the paper compares "
-        "it with.",
+        description="The term that keeps both tables similar: PLGC's own eRR, or an alternative "
+        "from the paper.",
     )
     weight: Weight = Field(
-        default=0.5, description="Weight (beta) of the regulariser; 0 for mixing only."
+        default=0.5, description="Weight (beta) of the regulariser. 0 for mixing only."
     )
     off_weight: Annotated[Weight, _used_by("err", "au")] = Field(
         default=0.01,
@@ -175,8 +175,8 @@ class PLGCSettings(WrapperSettings):
     )
     projector: Annotated[bool, _used_by("err")] = Field(
         default=True,
-        description="Whether eRR compares what a user's own projector and predictor make of the "
-        "rows, and not the rows; the others always compare rows.",
+        description="Whether eRR compares the outputs of a user's own projector and predictor for "
+        "the rows, and not the rows. The others always compare rows.",
     )
     projector_rate: Annotated[Rate, _used_by("err", projector=(True,))] = Field(
         default=0.1, description="Step size of projector and predictor."
@@ -186,13 +186,13 @@ class PLGCSettings(WrapperSettings):
     )
     rate_factor: Factor = Field(
         default=0.95,
-        description="What step sizes of SGD are multiplied with after every minibatch of a visit, "
-        "unless the base has a factor of its own.",
+        description="Factor of SGD's step sizes after every minibatch of a visit, unless the base "
+        "has its own factor.",
     )
     upload: Literal["change", "table"] = Field(
         default="change",
-        description="What users contribute: how their table moved, which is enough where "
-        "everybody takes part in every round, or how all of it differs from the shared one.",
+        description="Users contribute the change of their table, which is enough if all "
+        "users participate in every round, or its whole difference from the shared one.",
     )
 
     def search_space(self, n_rounds: int) -> SearchSpace:
@@ -208,15 +208,15 @@ class PLGCSettings(WrapperSettings):
 
     @property
     def sums_changes(self) -> bool:
-        """Whether what is summed is how users' own tables moved, and not how they differ from G."""
+        """Whether sums are over changes of users' own tables, not over differences from G."""
         return self.upload == "change" and not any(entry.added_to for entry in self.made.parameters)
 
 
 class PLGC(Wrapper):
-    """Own tables around any base with item rows; see the module's docstring.
+    """Own tables around any base with item rows. See the module's docstring.
 
     Attributes:
-        own_tables: by shared table that is mixed, the user's own.
+        own_tables: the user's own table for each shared table that is mixed.
     """
 
     name: ClassVar[str] = "plgc"
@@ -229,8 +229,8 @@ class PLGC(Wrapper):
         tables = [each.name for each in moved if each.scope == "rows" and len(each.shape) == 1]
         if not tables:
             raise SettingsError(
-                f"{self.base.name} trains no shared item rows that a user could have its own of.",
-                remedy='Set algorithm.base.name = "fedmf", or another one that does.',
+                f"{self.base.name} trains no shared item rows that a user could copy.",
+                remedy='Set algorithm.base.name = "fedmf", or another algorithm that does.',
             )
         added = {each.added_to: each.name for each in self.base.parameters if each.added_to}
         self.own_tables = {name: added.get(name, f"own_{name}") for name in tables}
@@ -238,13 +238,14 @@ class PLGC(Wrapper):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The base's, own tables that begin as shared ones, and the networks before eRR."""
+        """The base's parameters, own tables that begin as shared ones, and the networks of eRR."""
         settings, mixed = self.settings, {own: name for name, own in self.own_tables.items()}
         begun = _BEGUN if settings.mixing else ""
         found, added = [], []
         for entry in (each for each in self.base.parameters if each.name != self.base.kept_scores):
             if entry.name in mixed:
-                # A base's own private rows: the version is C's beginning, whatever theirs is.
+                # A base's own private rows: C begins as the version, whatever their own first
+                # values are.
                 entry = replace(entry, initial=Constant(), alike=False)
                 entry = replace(entry, copies=mixed[entry.name], begun=begun)
             elif entry.name in self.own_tables:
@@ -262,7 +263,7 @@ class PLGC(Wrapper):
         return (*found, *added, Parameter(_SCORES, "own_rows", (), Constant()))
 
     def _network(self, own: str, dim: int) -> list[Parameter]:
-        """Return projector and predictor of a table, as torch would begin them."""
+        """Return projector and predictor of a table, with torch's initial values."""
         settings, usual = self.settings, Uniform(1.0 / math.sqrt(dim))
         if not (settings.weight and settings.regulariser == "err" and settings.projector):
             return []
@@ -282,11 +283,11 @@ class PLGC(Wrapper):
 
     @property
     def scoring(self) -> tuple[str, ...]:
-        """Kept scores are all that is read of a user."""
+        """Kept scores are the only private tensor that `scores` reads."""
         return (*self.recommending, _SCORES)
 
     def first_scores(self, private: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
-        """Return the base's scores: a mixture of the first version with itself is the version."""
+        """Return the base's scores: a mixture of the first version with itself is that version."""
         import torch
 
         version, everything = self.base.initial_shared(), np.arange(self.n_items)
@@ -295,9 +296,9 @@ class PLGC(Wrapper):
         return self.base.scores_of(len(private[_SCORES]), start, own).numpy()
 
     def moving(self, optimiser: Optimiser) -> Optimiser:
-        """Return one in which own tables move as the shared ones would."""
+        """Return an optimiser that moves own tables in place of the shared ones."""
         if isinstance(optimiser, Gradient):
-            raise TypeError("what is sent as a gradient has no steps that an own table could take")
+            raise TypeError("an optimiser that sends gradients takes no steps of an own table")
         moved = {name: own for name, own in self.own_tables.items() if own not in self._theirs}
         rates = {moved.get(name, name): rate for name, rate in optimiser.rates.items()}
         for own in [own for own in self.own_tables.values() if own in rates]:
@@ -308,7 +309,7 @@ class PLGC(Wrapper):
         return replace(optimiser, rates=rates)
 
     def per_epoch(self, square: Callable[[str], torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """Return l of each own table where they are mixed."""
+        """Return l of each own table if they are mixed."""
         shares = {}
         for name, own in self.own_tables.items() if self.settings.mixing else ():
             mine = square(own)
@@ -316,7 +317,7 @@ class PLGC(Wrapper):
         return shares
 
     def seen(self, v: Values) -> Values:
-        """Return what the base scores with, Q in the place of its tables, and G."""
+        """Return the values that the base scores with: Q in place of its tables, and G."""
         import torch
 
         tables: dict[str, torch.Tensor] = {}
@@ -329,7 +330,7 @@ class PLGC(Wrapper):
         return mixed if self._theirs else self.base.seen(mixed)
 
     def joint(self, v: Values, batch: Batch) -> torch.Tensor | float:
-        """Return the weighted regulariser, summed over tables, where a step moves any of them."""
+        """Return the weighted regulariser, summed over tables, if a step moves any of them."""
         if not self.settings.weight:
             return 0.0
         there = (batch.weight > 0).to(batch.weight.dtype)
@@ -355,7 +356,7 @@ class PLGC(Wrapper):
             own, version = (features(rows, there, network) for rows in (own, version))
         return redundancy(own, version, there, settings.off_weight)
 
-    # Somebody new has no table of its own: Q is G. Nor has anybody rows that were not trained.
+    # A new user has no table of its own: Q is G. The same applies to rows that were not trained.
 
     def untouched_scores(
         self, n_users: int, start: RoundStart, private: Mapping[str, torch.Tensor]
@@ -373,9 +374,9 @@ class PLGC(Wrapper):
 def redundancy(
     own: torch.Tensor, version: torch.Tensor, there: torch.Tensor, off: float
 ) -> torch.Tensor:
-    """Return L_eRR (eq. 18 and 19): cosines H of the columns of both views are to be the identity.
+    """Return L_eRR (eq. 18 and 19): cosines H of the columns of both views should be the identity.
 
-    (1/d) sum_i (1 - H_ii)^2 + (off/d) sum_{i != j} H_ij^2; columns are not centred.
+    (1/d) sum_i (1 - H_ii)^2 + (off/d) sum_{i != j} H_ij^2. Columns are not centred.
     """
     from fedrec.tensor_products import user_product
 
@@ -391,7 +392,7 @@ def redundancy(
 def features(
     rows: torch.Tensor, there: torch.Tensor, network: Sequence[torch.Tensor]
 ) -> torch.Tensor:
-    """Return predictor(projector(rows)): linear, batch norm, ReLU, linear; linear with a bias.
+    """Return predictor(projector(rows)): linear, batch norm, ReLU, linear, then linear with a bias.
 
     Matrices are (n_users, dim, dim) and take rows from the left, vectors (n_users, dim).
     """

@@ -1,8 +1,8 @@
-"""Which algorithms there are: fedrec's own, and those of installed packages.
+"""The registry of algorithms: fedrec's own, and those of installed packages.
 
-A package adds one by an entry point of the group `fedrec.algorithms`. What is imported depends
-on what the owner of this machine has installed, never on a plan: a plan only names one of these,
-and a name that is not among them is refused.
+A package adds one by an entry point of the group `fedrec.algorithms`. Imports depend on what the
+owner of this machine has installed, never on a plan. A plan only names one of these algorithms, and
+an unknown name is refused.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ ENTRY_POINTS = "fedrec.algorithms"
 class Registry(Mapping[str, type[Algorithm]]):
     """Algorithms by name, fedrec's own first.
 
-    All are loaded at the first look-up, not when this module is imported: what entry points name
-    imports fedrec itself, and an algorithm around another one looks that up here.
+    All are loaded at the first look-up, not when this module is imported: entry points import
+    fedrec itself, and an algorithm around another one looks that up here.
 
     Args:
         own: fedrec's own, each as `module:class`.
 
     Raises:
-        SettingsError: at a look-up, when an installed package adds what is no algorithm.
+        SettingsError: at a look-up, if an installed package adds something that is not an
+            algorithm.
     """
 
     def __init__(self, own: Mapping[str, str]) -> None:
@@ -59,7 +60,7 @@ def _loaded(point: EntryPoint, *, taken: bool) -> type[Algorithm]:
     remedy = f"Correct {package}, or uninstall it."
     about = f"{package} adds the algorithm {point.name!r} as {point.value}"
     if taken:
-        raise SettingsError(f"{about}, but there is another of that name.", remedy=remedy)
+        raise SettingsError(f"{about}, but that name is taken.", remedy=remedy)
     try:
         kind = point.load()
     except Exception as error:
@@ -67,19 +68,20 @@ def _loaded(point: EntryPoint, *, taken: bool) -> type[Algorithm]:
             f"{about}, which cannot be imported: {type(error).__name__}: {error}.", remedy=remedy
         ) from error
     if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
-        raise SettingsError(f"{about}, which is no subclass of Algorithm.", remedy=remedy)
+        raise SettingsError(f"{about}, which is not a subclass of Algorithm.", remedy=remedy)
     if kind.name != point.name or kind.settings_type.model_fields["name"].default != point.name:
         raise SettingsError(
-            f"{about}, but that calls itself {kind.name!r}, or its settings do.",
-            remedy=f"Let `name` of both classes be the entry point's in {package}.",
+            f"{about}, but its class or its settings have the name {kind.name!r}.",
+            remedy=f"Set `name` of both classes to the name of the entry point in {package}.",
         )
-    # What an older package says of itself, as of what it exposes, would go unheard.
+    # Otherwise, facts that an older package declares on its class, such as its exposure, would be
+    # ignored.
     moved = {"problem", *(field.name for field in fields(About))}
     beside = sorted(name for name in moved if hasattr(kind, name))
     if beside or not isinstance(kind.about, About):
         raise SettingsError(
-            f"{about}, whose class says {', '.join(beside) or 'about'} where nobody reads it.",
-            remedy=f"Say it in `about`, a `fedrec.algorithms.About`, in {package}.",
+            f"{about}, whose class sets {', '.join(beside) or 'about'}, which is ignored.",
+            remedy=f"Set it in `about`, a `fedrec.algorithms.About`, in {package}.",
         )
     return kind
 

@@ -1,45 +1,50 @@
 """sketch: an item-item model from two sums of n x k values, without private state. Our own.
 
-`ease` inverts G = X^T X, the counts of all pairs, and the party that opens its sums reads them. It
-needs G only as far as its eigenvalues rise above lambda, and as far G follows from what it makes of
-a few directions. X is (users x items) with 1 for an interaction, x_u a row of it, n the items that
-enough users hold, k = `dim`.
+`ease` inverts G = X^T X, the counts of all pairs, and the party that opens its sums can read them.
+It needs only the part of G whose eigenvalues are above lambda, and that part follows from the
+products of G with a few directions. X is (users x items) with 1 for an interaction, x_u a row of
+it, n the number of items that enough users hold, k = `dim`.
 
 Rounds: the count round gives c, the diagonal of G. Then
 
     Y_1 = G Omega,    Omega (n, k) from N(0, 1) by the public seed,
-    Y_t = G Q,        Q = orth(Y_{t-1}) by QR, for t = 2, ..., `sums`;
+    Y_t = G Q,        Q = orth(Y_{t-1}) by QR, for t = 2, ..., `sums`.
 
 Client: adds x_u (x_u^T Q) for its users, the same k values in each row of the user's history, on
-the grid. A history of up to `longest_history` items fits the range, surely from the second sum on
-(|x_u^T Q| <= sqrt(|h|), and four times as much travels) and, in the first, within four deviations
-of N(0, |h|); what does not fit is clipped and counted. The party that has the sum: writes it
-down. Q and all that follows is derived by every party that needs it (`sketched_weights`): LAPACK's
-last bits differ between machines, so contributions may, but what is published are integers.
+the grid. A history of up to `longest_history` items fits the range. From the second sum on, it
+always does (|x_u^T Q| <= sqrt(|h|), and four times that travels). In the first, it does within four
+deviations of N(0, |h|). Values out of range are clipped and counted. The party that has the sum:
+stores it. Every party that needs Q and its results derives them (`sketched_weights`). LAPACK's last
+bits differ between machines, so contributions may differ, but published values are integers.
 
-Model (Nystrom): nu = 1e-9 |Y|_F, C = sym Q^T (Y + nu Q) = V diag(w) V^T, of which count w > nu and
-w > 2 sigma sqrt(k) with sigma the deviation that the grid's rounding can have in Y;
-B = (Y + nu Q) V w^-1/2, B^T B = R diag(S^2) R^T, T = B R diag(sqrt(max(S^2 - nu, 0)) / S), so that
-G ~ T T^T; d = max(c - rowsum(T^2), 0) is what that misses of the diagonal, which the counts know.
-With D = lambda I ("plain") or lambda I + diag(d) ("diag"), W = D^-1 T, M = (I + T^T W)^-1 and
-P = D^-1 - W M W^T a history x scores
+Model (Nystrom), with nu = 1e-9 |Y|_F and sigma the largest deviation of the grid's rounding in Y:
+
+    C = sym Q^T (Y + nu Q) = V diag(w) V^T, of which w > max(nu, 2 sigma sqrt(k)) are kept,
+
+    B = (Y + nu Q) V w^-1/2, B^T B = R diag(S^2) R^T,
+
+    T = B R diag(sqrt(max(S^2 - nu, 0)) / S), so that G ~ T T^T.
+
+The counts give the diagonal, of which T T^T lacks d = max(c - rowsum(T^2), 0). With D = lambda I
+("plain") or lambda I + diag(d) ("diag"), W = D^-1 T, M = (I + T^T W)^-1 and P = D^-1 - W M W^T, a
+history x scores
 
     x - (x D^-1 - (x W M) W^T) / diag(P),
 
-which is EASE's score with this P: n x k numbers to keep, no n x n matrix ever.
+which is EASE's score with this P. It keeps n x k numbers, never an n x n matrix.
 
-Choice: the round after the last sum grades. Every client measures, for its own users' validation
-items, what each candidate would be worth: k, k/2 and k/4 directions (the first columns of Q and
-Y), lambda, plain or diag. The sums of these gains are published, the best candidate follows from
-them and is part of the model. Without such a round the settings are the model.
+Choice: the round after the last sum grades. Every client measures the gain of each candidate on its
+own users' validation items: k, k/2 and k/4 directions (the first columns of Q and Y), lambda, plain
+or diag. The sums of these gains are published and determine the best candidate, which is part of
+the model. Without such a round, the model follows the settings.
 
-Noise: under `[privacy]` histories have length 1. A user adds x_u (x_u^T Q) / |h|, of a length of at
-most 1 along orthonormal directions and of about sqrt(k) along Omega, there divided by 2 sqrt(k);
-what is longer than the clip is shrunk. There are no counts and no grades, sigma is the noise's, and
-G is that of histories of length 1.
+Noise: under `[privacy]` histories have length 1. A user adds x_u (x_u^T Q) / |h|. Its length is at
+most 1 along orthonormal directions and about sqrt(k) along Omega, and there it is divided by 2
+sqrt(k). A length above the clip is shrunk. There are no counts and no grades, sigma is the noise's,
+and G is that of histories of length 1.
 
-A version without a sum scores by the item counts; one with Y_1 alone by the same formulas with
-Omega in Q's place, which is worth less than two sums are.
+A version without a sum scores by the item counts. A version with Y_1 alone uses the same formulas
+with Omega in place of Q, and is worse than with two sums.
 """
 
 from __future__ import annotations
@@ -86,52 +91,55 @@ if TYPE_CHECKING:
 
 _FRACTION_BITS = 18
 _GAIN_BITS = 20
-"""As of the metrics: a user's gain is at most 1."""
+"""Fraction bits of gains, as for the metrics: a user's gain is at most 1."""
 _DEVIATIONS = 4.0
-"""Of N(0, |h|) that the range holds; from the second sum on all travels times as much."""
+"""Deviations of N(0, |h|) that the range holds.
+
+From the second sum on, all values travel multiplied by it.
+"""
 _DRAWN_LENGTHS = 2.0
-"""Of sqrt(k), the length of a history of length 1 along k drawn directions: what fits the clip."""
+"""In units of sqrt(k), the length that fits the clip, of histories along drawn directions."""
 _VALUES_AT_ONCE = 1 << 20
 _UNCHOSEN = -1.0
 _LAMBDAS = (30.0, 100.0, 300.0, 1000.0, 3000.0)
-"""What is graded besides the setting."""
+"""Candidates to grade in addition to the setting."""
 
 
 class SketchSettings(AlgorithmSettings):
-    """sketch: an item-item model from two sums, each of dim values for an item."""
+    """sketch: an item-item model from two sums, with dim values per item."""
 
     name: Literal["sketch"] = Field(default="sketch", description="Which algorithm trains.")
     dim: int = Field(
         default=128,
         ge=1,
         le=4096,
-        description="Directions (k) that co-occurrences are summed along; more are a better model, "
-        "more bytes, and more that the sums tell.",
+        description="Directions (k) along which co-occurrences are summed. More make a better "
+        "model, more bytes, and disclose more.",
     )
     sums: int = Field(
         default=2,
         ge=1,
         le=8,
-        description="Training rounds that sum; a third changes little, one alone is worth less. "
-        "The round after them grades candidates on validation, where rounds.total has one.",
+        description="Training rounds that sum. A third changes little, and one alone is worse. The "
+        "round after them grades candidates on validation, if rounds.total includes it.",
     )
     regularisation: float = Field(
         default=300.0,
         gt=0,
         le=1e9,
-        description="L2 coefficient (lambda) of the item-item weights; larger data wants more. "
-        "Where candidates are graded it is one of them.",
+        description="L2 coefficient (lambda) of the item-item weights. Larger data needs more. If "
+        "candidates are graded, it is one of them.",
     )
     form: Literal["plain", "diag"] = Field(
         default="diag",
-        description='Whether the counts complete the diagonal of what is summed ("diag"), or '
-        'lambda stands there alone ("plain"). Where candidates are graded it is one of them.',
+        description='Whether the counts complete the diagonal of the sums ("diag"), or lambda is '
+        'alone there ("plain"). If candidates are graded, it is one of them.',
     )
     longest_history: int = Field(
         default=4096,
         ge=1,
         le=1 << 20,
-        description="Items of a history that surely fit the public range; of longer ones values "
+        description="Length of a history that always fits the public range. Values of longer ones "
         "may be clipped, which is counted.",
     )
 
@@ -147,10 +155,10 @@ class SketchSettings(AlgorithmSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A way to make a model of the sums.
+    """A way to derive a model from the sums.
 
     Attributes:
-        dim: directions that count, the first ones.
+        dim: number of directions in use, the first ones.
     """
 
     dim: int
@@ -159,7 +167,7 @@ class Candidate:
 
 
 class Sketch(Algorithm):
-    """Sums along few directions and the model that follows; see the module's docstring."""
+    """Sums along few directions and the model that follows. See the module's docstring."""
 
     name: ClassVar[str] = "sketch"
     settings_type: ClassVar[type[AlgorithmSettings]] = SketchSettings
@@ -169,14 +177,14 @@ class Sketch(Algorithm):
 
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         super().__init__(settings, shapes)
-        # Of one version each: every round, and every candidate, asks for them again.
+        # Of one version each: every round, and every candidate, needs them again.
         self._directions: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
         self._low_rank: tuple[NDArray[np.float64], int, NDArray[np.float64]] | None = None
         self._weights: tuple[SharedState, SketchedWeights] | None = None
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The last two sums, as far as they are there, and what belongs to them."""
+        """The last two sums, as far as they exist, and their metadata."""
         size = self.n_items * self.settings.dim
         return (
             Parameter("product", "net", (0,), Constant(), most=(size,)),
@@ -188,7 +196,7 @@ class Sketch(Algorithm):
 
     @property
     def recommending(self) -> tuple[str, ...]:
-        """All of it: directions follow from the sum before."""
+        """All of it: directions follow from the previous sum."""
         return tuple(entry.name for entry in self.parameters)
 
     @property
@@ -196,9 +204,9 @@ class Sketch(Algorithm):
         """A row of `dim` values for each item, and the candidates' gains."""
         if self.n_rounds < self.settings.sums:
             raise SettingsError(
-                f"rounds.total is {self.n_rounds}, but algorithm.sums asks for "
-                f"{self.settings.sums} training rounds that sum.",
-                remedy=f"Set rounds.total = {self.settings.sums + 1}: the last one grades "
+                f"rounds.total is {self.n_rounds}, but algorithm.sums needs {self.settings.sums} "
+                "training rounds that sum.",
+                remedy=f"Set rounds.total = {self.settings.sums + 1}. The last round grades "
                 "candidates on validation.",
             )
         noise = self.noise
@@ -227,27 +235,27 @@ class Sketch(Algorithm):
         return (summed, gains)
 
     def _check_under_noise(self) -> None:
-        """Refuse what needs sums that noise does not cover.
+        """Refuse settings that need sums without noise.
 
         Raises:
-            SettingsError: naming them.
+            SettingsError: it names these settings.
         """
         if self.n_rounds != self.settings.sums:
             raise SettingsError(
-                f"rounds.total is {self.n_rounds}, but under privacy.mechanism sketch has no round "
-                f"besides its {self.settings.sums} sums: users' gains would tell about them.",
+                f"rounds.total is {self.n_rounds}, but under privacy.mechanism sketch has only its "
+                f"{self.settings.sums} sums: gains would reveal facts about users.",
                 remedy=f"Set rounds.total = {self.settings.sums}.",
             )
         if self.settings.form != "plain":
             raise SettingsError(
-                f"algorithm.form is {self.settings.form!r}, but under privacy.mechanism nobody "
-                "knows the counts that complete the diagonal.",
+                f"algorithm.form is {self.settings.form!r}, but under privacy.mechanism the counts "
+                "that complete the diagonal are unknown.",
                 remedy='Set algorithm.form = "plain".',
             )
 
     @property
     def ways(self) -> tuple[Candidate, ...]:
-        """What is graded: first the settings themselves, which win where nothing is better."""
+        """The candidates to grade. The settings themselves are first and win ties."""
         own = self.settings
         first = Candidate(dim=own.dim, regularisation=own.regularisation, form=own.form)
         forms: tuple[Literal["plain", "diag"], ...] = ("plain", "diag")
@@ -262,13 +270,13 @@ class Sketch(Algorithm):
         return (first, *found)
 
     def chosen(self, shared: SharedState) -> Candidate:
-        """Return what makes a version's model."""
+        """Return the candidate that makes a version's model."""
         return self.ways[max(0, int(shared.kept["choice"]))]
 
     def candidates(self, shared: SharedState) -> Iterator[SharedState]:
-        """Yield the version as each candidate would have it, once all sums are there."""
+        """Yield the version of each candidate, once all sums exist."""
         if self.n_rounds == self.settings.sums:
-            # No round grades, so that updates have no room for gains; audits train on.
+            # No round grades, so updates have no room for gains. Audits continue to train.
             return
         if not self._is_summed(shared) or float(shared.kept["choice"]) >= 0:
             return
@@ -280,13 +288,13 @@ class Sketch(Algorithm):
         return float(shared.kept["summed"]) >= self.settings.sums
 
     def bytes_per_user(self, n_active: int, n_steps: int) -> int:
-        """Return the memory of a user's items, of its sums and of its scores."""
+        """Return the memory of a user's items, sums and scores."""
         return 8 * n_active + 48 * n_steps + 24 * self.settings.dim
 
     def read(
         self, shared: SharedState, active: NDArray[np.int64], round_id: int
     ) -> dict[str, NDArray[Any]]:
-        """Return this version's model, and for a round that sums what it sums along."""
+        """Return this version's model and, for a round that sums, its directions."""
         values = self._model_of(shared, active)
         if round_id and not self._is_summed(shared):
             values["directions"] = self._travelling_directions(shared, active)
@@ -300,7 +308,8 @@ class Sketch(Algorithm):
         popularity = np.zeros(n_active)
         if not len(shared.kept["product"]):
             if shared.holders is not None:
-                # Of all interactions an item's share: it ranks, and promises nobody anything.
+                # An item's share of all interactions: it ranks, without claiming to be a
+                # probability.
                 popularity += shared.holders[active] / max(1, int(shared.holders.sum()))
             return {
                 "factor": np.zeros((n_active, self.settings.dim)),
@@ -345,7 +354,7 @@ class Sketch(Algorithm):
         return known[2]
 
     def _scale(self, *, drawn: bool) -> float:
-        """Return how many times as large as along its directions a sum travels.
+        """Return how much larger a sum travels than it is along its directions.
 
         Under noise a user's contribution has the length |x_u^T Q| / sqrt(|h|) <= 1 along
         orthonormal directions, which fills the clip, and about sqrt(k) along drawn ones.
@@ -356,17 +365,17 @@ class Sketch(Algorithm):
         return self.noise.clip / longest
 
     def _deviation(self, shared: SharedState, active: NDArray[np.int64]) -> float:
-        """Return by how much a value of a sum is off, as it travels."""
+        """Return the deviation of a value of a sum, in the scale in which it travels."""
         if self.noise is not None:
             return self.noise.deviation
-        # Rounded values are off by a deviation of 12^-1/2 steps, one for each holder.
+        # Rounding has a deviation of 12^-1/2 steps for each holder.
         holders = shared.rows("item_users", active)
         return self.tensors[0].step * math.sqrt(float(holders.mean()) / 12.0)
 
     def _travelling_directions(
         self, shared: SharedState, active: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Return what a round sums along, as large as it travels."""
+        """Return a round's directions, in the scale in which sums travel."""
         product = shared.kept["product"]
         drawn = not len(product)
         directions = (
@@ -377,7 +386,7 @@ class Sketch(Algorithm):
         return self._scale(drawn=drawn) * directions
 
     def _orthonormal(self, product: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return orth of a sum, computed once: it is asked for to sum, and again to score."""
+        """Return orth of a sum, computed once: summing and scoring both need it."""
         if self._directions is None or self._directions[0] is not product:
             self._directions = (product, orthonormal(self._table(product)))
         return self._directions[1]
@@ -392,7 +401,7 @@ class Sketch(Algorithm):
         private: dict[str, torch.Tensor],
         sums: RoundSums,
     ) -> ChunkResult:
-        """Add x_u (x_u^T Q) for each user; the loss is that of the version at the start."""
+        """Add x_u (x_u^T Q) for each user. The loss is that of the version at the start."""
         import torch
 
         sizes, owner = chunk.sizes, chunk.owner
@@ -437,7 +446,7 @@ class Sketch(Algorithm):
     def serving(
         self, shared: SharedState, active: NDArray[np.int64]
     ) -> dict[str, NDArray[np.float32]]:
-        """Return the model with a row for each item; an inactive item's are zero."""
+        """Return the model with a row for each item, zero for an inactive one."""
         found = {}
         for name, values in self._model_of(shared, active).items():
             rows = np.zeros((self.n_items, *values.shape[1:]), dtype=np.float32)
@@ -468,7 +477,7 @@ class Sketch(Algorithm):
         counts: NDArray[np.int64],
         round_id: int,
     ) -> SharedState:
-        """Write the round's sum down, or which candidate its gains choose."""
+        """Store the round's sum, or the candidate that its gains choose."""
         if not counts.any():
             return shared
         if self._is_summed(shared):

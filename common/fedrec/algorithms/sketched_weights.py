@@ -1,10 +1,15 @@
-"""The mathematics of `sketch` behind the sums: directions, a low-rank G, item weights from it.
+"""The mathematics of `sketch` after the sums: directions, a low-rank G, and item weights from it.
 
-None of it is published or compared between machines: who needs it computes it, in float64, by
-LAPACK on one thread, so that processes of one machine get the same bits.
+None of it is published or compared between machines. A party that needs it computes it, in float64,
+by LAPACK on one thread, so processes of one machine get the same bits.
 
-Letters: n active items, k directions; G (n, n) counts of pairs, Y (n, k) = G Q, Q (n, k)
-directions, T (n, k) with G ~ T T^T, c (n,) holders of each item.
+Letters: n active items, k directions.
+
+- G (n, n): counts of pairs.
+- Q (n, k): directions.
+- Y (n, k): G Q.
+- T (n, k): G ~ T T^T.
+- c (n,): holders of each item.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _NOTHING = 1e-9
-"""Of the largest entry of R, or of the length of Y: what is less is taken for rounding."""
+"""Smaller values are treated as rounding, relative to the largest entry of R or the length of Y."""
 
 Matrix = NDArray[np.float64]
 
@@ -35,7 +40,7 @@ class SketchedWeights:
     Attributes:
         factor: F = W M^1/2, (n, k).
         scale: 1 / diag(P), (n,).
-        own: what an item of the history adds to its own score, so that B_jj is 0, (n,).
+        own: contribution of an item of the history to its own score, so that B_jj is 0, (n,).
     """
 
     factor: Matrix
@@ -46,14 +51,14 @@ class SketchedWeights:
 def drawn_directions(seed: int, active: NDArray[np.int64], dim: int) -> Matrix:
     """Return Omega (n_active, dim), N(0, 1), the same bits on every machine.
 
-    Every item of the catalogue has a stream of its own, so that only active rows are drawn.
+    Every item of the catalogue has its own stream, so only active rows are drawn.
     """
     key = stream_key(seed, Purpose.ITEM_EMBEDDING)
     return normal(user_stream(key, active), (len(active), dim))
 
 
 def orthonormal(total: Matrix) -> Matrix:
-    """Return Q = orth(Y) as (n, k): zeros where a column says nothing that others do not."""
+    """Return Q = orth(Y) as (n, k), with zeros for columns that depend on others."""
     import torch
 
     from fedrec.tensor_products import one_thread
@@ -71,7 +76,8 @@ def low_rank(directions: Matrix, total: Matrix, *, deviation: float, drawn: bool
     """Return T (n, k) with T T^T ~ G, by Nystrom from Y = G Q.
 
     Args:
-        deviation: of the rounding of each value of Y; what it could be alone counts for nothing.
+        deviation: of the rounding of each value of Y. Eigenvalues that rounding alone could cause
+            are ignored.
         drawn: whether the directions are Omega, whose columns are longer than 1.
     """
     import torch
@@ -82,7 +88,7 @@ def low_rank(directions: Matrix, total: Matrix, *, deviation: float, drawn: bool
     if not total.any():
         return np.zeros_like(total)
     if not np.isfinite(total).all():
-        # As scores that are not finite; LAPACK would raise an error of its own.
+        # This becomes scores that aren't finite. LAPACK would raise its own error.
         return np.full_like(total, np.nan)
     shift = _NOTHING * float(np.linalg.norm(total))
     longest = math.sqrt(n_rows) + math.sqrt(dim) if drawn else 1.0
@@ -104,12 +110,12 @@ def low_rank(directions: Matrix, total: Matrix, *, deviation: float, drawn: bool
 def weights_of(
     low: Matrix, holders: Matrix, regularisation: float, *, diagonal: bool
 ) -> SketchedWeights:
-    """Return the item weights that follow from G ~ T T^T, or with the rest of its diagonal.
+    """Return the item weights from G ~ T T^T, optionally with the rest of its diagonal.
 
     Args:
         low: T.
         holders: c, the diagonal of G.
-        diagonal: add to D what T T^T misses of the diagonal.
+        diagonal: add to D the part of the diagonal that T T^T lacks.
     """
     import torch
 

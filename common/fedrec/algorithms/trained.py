@@ -1,9 +1,9 @@
-"""Algorithms that train on minibatches: what each of them declares, and what follows from it.
+"""Algorithms that train on minibatches: the declarations of each, and what follows from them.
 
-An algorithm is its settings, its parameters, its phases and its loss; `fedrec.training.trainer`
-does the rest, on processors and on CUDA alike. By default the loss is the mean binary
-cross-entropy of `score`, shared parameters move by the means of the users' changes, and scores of
-all items are what `score` says of them.
+An algorithm is its settings, its parameters, its phases and its loss. `fedrec.training.trainer`
+does the rest, on processors and on CUDA alike. By default the loss is the mean binary cross-entropy
+of `score`, shared parameters move by the means of the users' changes, and `score` gives the scores
+of all items.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ if TYPE_CHECKING:
 
 
 TRAINER_VERSION = 2
-"""Counted up whenever the trainer gives other bits."""
+"""Incremented whenever the trainer gives other bits."""
 SAMPLE_BITS = 12
 MOST_SAMPLES = 1 << SAMPLE_BITS
-"""As many training items of a user count where users are weighed by them."""
+"""The largest weight of a user, if users are weighted by training items."""
 _BYTES_PER_SAMPLE = 160
-"""While samples are drawn some 110 bytes of tensors are alive for each; sorting on a device takes
-two more words and their places."""
+"""While samples are drawn, about 110 bytes of tensors are in use for each.
+
+Sorting on a device takes two more words and their places.
+"""
 _SCORED_USERS = 64
 _SCORED_VALUES = 1 << 22
 
@@ -61,16 +63,16 @@ class TrainedSettings(AlgorithmSettings):
 
 
 class TrainedAlgorithm(Algorithm):
-    """Parameters, phases and a loss; see the module's docstring.
+    """An algorithm of parameters, phases and a loss. See the module's docstring.
 
-    Values that `score`, `loss` and `penalty` read are attributes named like the parameters, the
-    first axis of each the user: rows (n_users, n_rows, ...), others (n_users, ...). Scores of all
-    items are asked for with rows (1, n_items, ...) where a table is everybody's.
+    `score`, `loss` and `penalty` read values as attributes named like the parameters. Their first
+    axis is the user: rows are (n_users, n_rows, ...), others (n_users, ...). For scores of all
+    items, rows are (1, n_items, ...) if all users share the table.
 
     Attributes:
         sums_minibatches: whether a pass is one step, by the sum of all minibatches' losses. Then
-            positives are shuffled, each keeps its negatives behind it, and they are cut into
-            minibatches; `batch.mean` is the sum of the minibatches' means.
+            positives are shuffled, each followed by its negatives, and cut into minibatches.
+            `batch.mean` is the sum of the minibatches' means.
     """
 
     sums_minibatches: ClassVar[bool] = False
@@ -79,7 +81,7 @@ class TrainedAlgorithm(Algorithm):
 
     @abstractmethod
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
-        """Return how a round's local training goes.
+        """Return the phases of a round's local training.
 
         Args:
             scalars: the shared scalars of the version that the round starts from.
@@ -87,13 +89,13 @@ class TrainedAlgorithm(Algorithm):
 
     @property
     def optimisers(self) -> tuple[Optimiser, ...]:
-        """Those of all phases of a first round."""
+        """The optimisers of all phases of a first round."""
         phases = self.phases(self.initial_scalars)
         return tuple(optimiser for phase in phases for optimiser in phase.optimisers)
 
     @property
     def moved(self) -> set[str]:
-        """Names of the parameters that they move."""
+        """Names of the parameters that the optimisers move."""
         return {name for optimiser in self.optimisers for name in optimiser.rates}
 
     @property
@@ -106,27 +108,28 @@ class TrainedAlgorithm(Algorithm):
         """Return the preference for each row, (n_users, n_rows)."""
 
     def loss(self, v: Values, batch: Batch) -> torch.Tensor:
-        """Return each user's loss of a minibatch, (n_users,); it is reported."""
+        """Return each user's loss of a minibatch, (n_users,). Metrics report it."""
         return batch.mean(cross_entropy(self.score(v), batch.label))
 
     def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
-        """Return what is minimised beside the loss, (n_users,) or nothing; it is not reported."""
+        """Return further terms to minimise, (n_users,) or nothing. Metrics do not report them."""
         return 0.0
 
     def joint(self, v: Values, batch: Batch) -> torch.Tensor | float:
-        """Return what is minimised besides for a minibatch's items as a set, (n_users,) or nothing.
+        """Return further terms for a minibatch's items as a set, (n_users,) or nothing.
 
-        It is not reported either. It is no mean over samples: `per_occurrence` leaves it alone.
+        Metrics do not report them either. They are not a mean over samples, so `per_occurrence`
+        does not apply to them.
         """
         return 0.0
 
     def seen(self, v: Values) -> Values:
-        """Return what scores and losses read, made once for a minibatch: by default the same."""
+        """Return the values that scores and losses read, computed once per minibatch."""
         return v
 
     @property
     def folding_pull(self) -> float | None:
-        """Weight of |p|^2 where `fedrec.algorithms.folding` fits p to the published table.
+        """Weight of |p|^2 when `fedrec.algorithms.folding` fits p to the published table.
 
         None for an algorithm whose users have more than such a vector.
         """
@@ -138,7 +141,7 @@ class TrainedAlgorithm(Algorithm):
         """Fit p to the published table by FedMF's own loss.
 
         Raises:
-            SettingsError: when the algorithm has no such vector.
+            SettingsError: the algorithm has no such vector.
         """
         if self.folding_pull is None:
             return super().fold_in(items, positives)
@@ -149,36 +152,36 @@ class TrainedAlgorithm(Algorithm):
             regularisation=self.folding_pull,
         )
 
-    # Users' whole item tables.
+    # Hooks for algorithms with item tables per user.
 
     def per_epoch(self, square: Callable[[str], torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """Return constants by name that score and losses read in an epoch, (n_users, ...) each.
+        """Return constants by name that scores and losses read in an epoch, (n_users, ...) each.
 
         Args:
-            square: returns the squared Frobenius norm of each user's item table of a name, shared
-                or own, over all active items, (n_users,).
+            square: returns the squared Frobenius norm of each user's item table of this name,
+                shared or own, over all active items, (n_users,).
         """
         return {}
 
-    # What follows from the update structure.
+    # Consequences of the update structure.
 
     @cached_property
     def structure(self) -> UpdateStructure:
-        """The update structure of the rows that one may stand in for."""
+        """The update structure of the rows that it may replace."""
         dims = [entry.shape[0] for entry in self.parameters if entry.structured]
         return UPDATES[self.update.structure](self.update, max(dims, default=1))
 
     @property
     def compression(self) -> Compressed | None:
-        """The structure where it compresses what was trained."""
+        """The structure, if it compresses trained rows."""
         return self.structure if isinstance(self.structure, Compressed) else None
 
     def compress(
         self, changes: dict[str, NDArray[np.int64]], counts: NDArray[np.int64]
     ) -> tuple[dict[str, NDArray[np.int64]], int]:
-        """Compress the sum where clients do that, within the range that its rows have anyway.
+        """Compress the sum if clients do that, within the range that its rows have anyway.
 
-        The nearest matrix of a low rank may have larger values in a row than the row had.
+        In a row, the nearest matrix of a low rank may have larger values than the row had.
         """
         if self.compression is None or self.compression.by == "user":
             return changes, 0
@@ -204,11 +207,11 @@ class TrainedAlgorithm(Algorithm):
     def _structured(self) -> tuple[str, ...]:
         return tuple(entry.name for entry in self.parameters if entry.structured)
 
-    # What users contribute.
+    # Contributions of users.
 
     @property
     def sent_from(self) -> dict[str, str]:
-        """By shared tensor that users contribute to: which parameter's change it is."""
+        """The parameter whose change is sent, by shared tensor to which users contribute."""
         moved = self.moved
         copied = {
             entry.copies: entry.name
@@ -228,22 +231,22 @@ class TrainedAlgorithm(Algorithm):
 
     @property
     def divisors(self) -> set[str]:
-        """What sums are divided by, in the words of `Parameter.mean`."""
+        """The divisors of sums, as values of `Parameter.mean`."""
         return {entry.mean for entry in self._summed}
 
     @property
     def counts_rows(self) -> bool:
-        """Whether something is divided by the users who touched a row."""
+        """Whether the number of users that touched a row divides anything."""
         return "holders" in self.divisors
 
     def _divisor_of(self, entry: Parameter) -> str:
-        """Return what `mean` divides a parameter's sum by, in the words of `UpdateTensor`."""
+        """Return the divisor of a parameter's sum, as a value of `UpdateTensor.counted_by`."""
         divides_entries = entry.structured and self.structure.counts_entries
         return "entries" if divides_entries else entry.mean
 
     @property
     def tensors(self) -> tuple[UpdateTensor, ...]:
-        """The changes of the shared parameters, and what they are divided by."""
+        """The changes of the shared parameters, and their divisors."""
         found = []
         for entry in self._summed:
             row = (self.structure.width,) if entry.structured else entry.shape
@@ -297,7 +300,7 @@ class TrainedAlgorithm(Algorithm):
     def bytes_per_user(self, n_active: int, n_steps: int) -> int:
         """Return the memory of a user's samples and private parameters.
 
-        What trains is a block of few users, whatever the chunk.
+        A block of few users trains at a time, whatever the chunk.
         """
         own = sum(
             math.prod(entry.whole_shape(n_items=self.n_items, n_users=1))
@@ -363,7 +366,7 @@ class TrainedAlgorithm(Algorithm):
     def scores(
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
     ) -> torch.Tensor:
-        """Return what `score` says of all items, float32 (n_users, n_active)."""
+        """Return the scores of all items by `score`, float32 (n_users, n_active)."""
         if self.kept_scores:
             return private[self.kept_scores].index_select(1, start.active)
         return self.scores_of(chunk.n_users, start, private)
@@ -371,7 +374,7 @@ class TrainedAlgorithm(Algorithm):
     def scores_of(
         self, n_users: int, start: RoundStart, private: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
-        """Return what `score` says of all items for so many users, kept scores or not."""
+        """Return the scores of all items by `score`, whether or not scores are kept."""
         import torch
 
         from fedrec.tensor_products import one_thread
@@ -385,7 +388,7 @@ class TrainedAlgorithm(Algorithm):
             name: torch.full((1,), value, device=start.active.device)
             for name, value in start.scalars.items()
         }
-        # As many users as this at a time, always: products depend on the number.
+        # The number of users at a time is fixed: products depend on it.
         at_once = max(8, min(_SCORED_USERS, _SCORED_VALUES // (32 * max(n_active, 1))))
         found = torch.empty((n_users, n_active), device=start.active.device)
         for begin in range(0, n_users, at_once):
@@ -409,23 +412,23 @@ class TrainedAlgorithm(Algorithm):
     def untouched_scores(
         self, n_users: int, start: RoundStart, private: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
-        """Return the scores of items of which users trained no row, (n_users, n_active)."""
+        """Return the scores of items whose rows no user trained, (n_users, n_active)."""
         return self.scores_of(n_users, start, private)
 
     def preferences(
         self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return what `score` says of all items for `user_embedding`; what else is own is 0.
+        """Return the scores of all items for `user_embedding`, with other private values 0.
 
         Raises:
-            SettingsError: users have item rows of their own, which a vector says nothing of.
+            SettingsError: users have item rows of their own, which a vector does not contain.
         """
         import torch
 
         if any(entry.scope == "own_rows" for entry in self.parameters):
             raise SettingsError(
                 f"{self.name} scores with item rows of each user's own, which a vector does not "
-                "have.",
+                "contain.",
                 remedy="Ask the user's own client.",
             )
 
@@ -433,7 +436,7 @@ class TrainedAlgorithm(Algorithm):
         for entry in self.parameters:
             if entry.scope == "own":
                 tensors[entry.name] = torch.zeros((1, *entry.shape))
-        # A copy: what is mapped cannot be written, of which torch would warn.
+        # A copy: mapped memory cannot be written, and torch would warn about that.
         tensors["user_embedding"] = torch.from_numpy(np.array(vector))[None]
         return self.score(self.seen(Values(tensors)))[0].numpy()
 
@@ -442,7 +445,7 @@ class TrainedAlgorithm(Algorithm):
         serving: Mapping[str, NDArray[np.float32]],
         own: Mapping[str, NDArray[np.float32]],
     ) -> NDArray[np.float32]:
-        """Return what `score` says of all items with all that is a user's own."""
+        """Return the scores of all items with all of a user's private values."""
         if not any(entry.scope == "own_rows" for entry in self.parameters):
             return super().own_preferences(serving, own)
         import torch

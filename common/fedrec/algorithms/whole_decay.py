@@ -1,19 +1,19 @@
-"""Decay of whole tables: rows that a user does not touch shrink without being stepped.
+"""Decay of whole tables: untouched rows shrink without taking steps.
 
-Such a row has no gradient but its decay, so that after k steps with the rates r_0, r_1, ... it is
-prod_{j<k} (1 - r_j decay) times what it was. That product depends on the number of a user's steps
-alone. So of a shared table everybody's change of an untouched row is one of few: they are rounded
-once for each number of steps, and multiplied with the users who took so many. Those users' touched
-rows are in that product as well, as if they had not been touched; it is taken off again where the
-touched rows are added.
+The only gradient of such a row is its decay. After k steps with the rates r_0, r_1, ... it is
+prod_{j<k} (1 - r_j decay) times its first value. That product depends only on the number of a
+user's steps. So the change of an untouched row of a shared table is one of a few values. These are
+rounded once for each number of steps and multiplied by the number of users with that number. The
+product includes those users' touched rows as if they had not been touched, which is subtracted
+again when the touched rows are added.
 
-Where an update structure trains A in row = Q + A B with B B^T = c I, c = dim / width, a step of A
-along the gradient of (decay / 2) |Q + A B|^2 is, s being the structure's `gradient_scale`,
+An update structure may train A in row = Q + A B with B B^T = c I, c = dim / width. With s the
+structure's `gradient_scale`, a step of A along the gradient of (decay / 2) |Q + A B|^2 is
 
     A <- A - r_j s decay (Q + A B) B^T = A - r_j s c decay (A + M),   M = Q B^T / c
 
-(M B is the part of Q that A B reaches). So A + M shrinks by 1 - r_j s c decay a step, and after k
-steps an untouched row's A is (prod_{j<k} (1 - r_j s c decay) - 1) M: the same form, M in the place
+(M B is the part of Q that A B reaches). So A + M shrinks by 1 - r_j s c decay per step. After k
+steps an untouched row's A is (prod_{j<k} (1 - r_j s c decay) - 1) M: the same form, with M in place
 of the rows. s c is 1 / s, and 1 at width = dim.
 """
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 def coordinates(rows: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
-    """Return M = Q B^T / c, (n_items, width), of which M B is the part of Q that A B reaches.
+    """Return M = Q B^T / c, (n_items, width). M B is the part of Q that A B can reach.
 
-    The sums go in a fixed order, entry by entry: no bit depends on the number of rows.
+    The sums run in a fixed order, entry by entry, so no bit depends on the number of rows.
 
     Args:
         rows: Q, (n_items, dim).
@@ -49,7 +49,7 @@ def coordinates(rows: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
 
 
 def decaying(algorithm: TrainedAlgorithm, start: RoundStart) -> dict[str, torch.Tensor]:
-    """Return what of each shared table shrinks: its rows, or the M of those that A stands in for.
+    """Return the part of each shared table that shrinks: its rows, or M if A replaces rows.
 
     Returns:
         By table that an optimiser decays: (n_items, ...), or (n_items, width).
@@ -71,9 +71,9 @@ def decaying(algorithm: TrainedAlgorithm, start: RoundStart) -> dict[str, torch.
 
 
 def most_steps(algorithm: TrainedAlgorithm) -> int:
-    """Return the most steps of a user in a round where tables decay as a whole, else 0.
+    """Return the largest number of a user's steps in a round if tables decay as a whole, else 0.
 
-    Nobody has more than the whole catalogue, and its negatives.
+    The upper bound is a user that holds the whole catalogue, with its negatives.
     """
     if not algorithm.decays_whole:
         return 0
@@ -83,14 +83,14 @@ def most_steps(algorithm: TrainedAlgorithm) -> int:
 
 
 def shrinking(algorithm: TrainedAlgorithm, start: RoundStart) -> dict[str, torch.Tensor]:
-    """Return what an untouched row changes by, as a multiple of what `decaying` says.
+    """Return the relative change of an untouched row, as a factor of the result of `decaying`.
 
     Returns:
         By table: for each number of steps, prod (1 - r_j decay) - 1, (most_steps + 1,).
 
     Raises:
-        ValueError: the algorithm has several phases, or several such optimisers for a table: then
-            the number of steps does not say what a row has become.
+        ValueError: the algorithm has several phases, or several such optimisers for a table. Then
+            the number of steps does not determine a row's value.
     """
     found: dict[str, torch.Tensor] = {}
     phases = algorithm.phases(start.scalars)

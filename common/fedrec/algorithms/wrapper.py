@@ -1,8 +1,9 @@
 """Wrappers: an algorithm around another one's loss.
 
-A wrapper adds parameters, constants or terms to whatever it is put around, which its settings name
-as `algorithm.base`, a table with the base's own settings. What a wrapper does not say is the
-base's: passes, minibatches and negatives, parameters, phases, scores, loss and penalty.
+A wrapper adds parameters, constants or terms to another algorithm, its base. Its settings name the
+base as `algorithm.base`, a table with the base's own settings. Everything that a wrapper does not
+define is the base's: passes, minibatches and negatives, parameters, phases, scores, loss and
+penalty.
 """
 
 from __future__ import annotations
@@ -29,23 +30,22 @@ if TYPE_CHECKING:
 
 
 class WrapperSettings(AlgorithmSettings):
-    """Which algorithm is wrapped, with its settings.
+    """The wrapped algorithm and its settings.
 
     Attributes:
-        base_defaults: what the base's settings are where its table says nothing; those that a
-            base does not take are left out.
+        base_defaults: defaults of the base's settings. Those that a base does not have are ignored.
     """
 
     base_defaults: ClassVar[Mapping[str, Any]] = {}
 
     base: SerializeAsAny[AlgorithmSettings] = Field(
-        description="The algorithm inside, a table of its settings with its name, as in "
+        description="The algorithm inside: a table of its settings with its name, as in "
         '[algorithm.base] name = "...".'
     )
 
     @property
     def made(self) -> TrainedAlgorithm:
-        """The base of a catalogue of one item: what follows from settings alone."""
+        """The base for a catalogue of one item, for facts that follow from settings alone."""
         update = UpdateSettings(structure="dense")
         return base_of(self, Shapes(n_items=1, seed=0, update=update, n_rounds=1))
 
@@ -57,7 +57,9 @@ class WrapperSettings(AlgorithmSettings):
             return value
         name = value.get("name")
         if not isinstance(name, str) or name not in ALGORITHMS:
-            raise ValueError(f"There is no algorithm {name!r}; known are {', '.join(ALGORITHMS)}.")
+            raise ValueError(
+                f"There is no algorithm {name!r}. Choose from {', '.join(ALGORITHMS)}."
+            )
         kind = ALGORITHMS[name]
         if not issubclass(kind, TrainedAlgorithm) or issubclass(kind, Wrapper):
             raise ValueError(f"{name} has no loss of its own that could be wrapped.")
@@ -68,14 +70,14 @@ class WrapperSettings(AlgorithmSettings):
             wrong = "; ".join(
                 f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()
             )
-            raise ValueError(f"{name} cannot be made of this: {wrong}.") from None
+            raise ValueError(f"The settings of {name} are invalid: {wrong}.") from None
 
 
 def base_of(settings: WrapperSettings, shapes: Shapes) -> TrainedAlgorithm:
     """Return the algorithm inside.
 
     Raises:
-        SettingsError: when it is none that could be wrapped.
+        SettingsError: it cannot be wrapped.
     """
     base = ALGORITHMS[settings.base.name](settings.base, shapes)
     if not isinstance(base, TrainedAlgorithm):
@@ -87,10 +89,10 @@ def base_of(settings: WrapperSettings, shapes: Shapes) -> TrainedAlgorithm:
 
 
 class Wrapper(TrainedAlgorithm):
-    """An algorithm that passes on to its base what it does not change.
+    """An algorithm that delegates to its base by default.
 
     Attributes:
-        base: the algorithm inside, of the same shapes.
+        base: the algorithm inside, with the same shapes.
     """
 
     settings: Any
@@ -115,11 +117,11 @@ class Wrapper(TrainedAlgorithm):
         )
 
     def moving(self, optimiser: Optimiser) -> Optimiser:
-        """Return what stands for an optimiser of the base: by default itself."""
+        """Return the replacement of an optimiser of the base: by default itself."""
         return optimiser
 
     def seen(self, v: Values) -> Values:
-        """Return what the base scores with: by default what it sees itself."""
+        """Return the values that the base scores with: by default those that it sees itself."""
         return self.base.seen(v)
 
     def score(self, v: Values) -> torch.Tensor:
@@ -136,7 +138,7 @@ class Wrapper(TrainedAlgorithm):
 
     @property
     def upload_noise(self) -> UploadNoise | None:
-        """The base's noise: what it uploads is uploaded here."""
+        """The base's noise: a wrapper uploads what its base uploads."""
         return self.base.upload_noise
 
     def apply(
@@ -171,7 +173,7 @@ class Wrapper(TrainedAlgorithm):
 
 
 def _takes(kind: type[TrainedAlgorithm], key: str, value: Any) -> bool:
-    """Return whether an algorithm has a setting, and this is a value of it."""
+    """Return whether an algorithm has this setting and accepts this value."""
     try:
         kind.settings_type.model_validate({key: value})
     except ValidationError:

@@ -138,7 +138,7 @@ class Revealer:
         meter = Meter()
         self._bare_link = link
         # The delivery of epochs reports an absent coordinator.
-        self._link = patient_link(link, meter, self._stop, self._backoff, lambda error: None)
+        self._link = patient_link(link, meter, self._backoff, lambda error: None)
         self._journal = RoundJournal(self._state, self._clock, meter, self._on_event)
         self._epoch, self._tries, self._joined = 0, 0, ""
         self._error: BaseException | None = None
@@ -215,7 +215,7 @@ class Revealer:
                 audit=AuditLog(self._state, self._clock),
                 journal=self._journal,
             )
-            ended = _Session(context, self._stop, self._backoff, self._clock, self._folder).run()
+            ended = _Session(context, self._backoff, self._clock, self._folder).run()
         finally:
             membership.close()
             membership.secrets.destroy()
@@ -320,14 +320,12 @@ class _Session(PullLoop):
     def __init__(
         self,
         context: OpeningContext,
-        stop: StopSwitch,
         backoff: Backoff,
         clock: Clock,
         folder: AuthorityFolder,
     ) -> None:
         super().__init__(
             context,
-            stop,
             backoff,
             clock,
             catching_up=_CatchingUp(context),

@@ -198,7 +198,7 @@ def test_counts_of_no_set_of_users_give_no_model():
     everybody = np.ones(3)
     # Items 0 and 1 and items 1 and 2 always together, but never 0 and 2.
     assert np.linalg.eigvalsh([[1, 1, 0], [1, 1, 1], [0, 1, 1]])[0] < -0.4
-    with pytest.raises(TrainingError, match="fit no set of users") as caught:
+    with pytest.raises(TrainingError, match="No set of users has these pair counts") as caught:
         item_weights(np.array([1.0, 0.0, 1.0]), everybody, np.arange(3), 0.1)
     assert "rounds.minimum_clients" in caught.value.remedy
     assert np.isfinite(item_weights(np.array([1.0, 0.0, 1.0]), everybody, np.arange(3), 1.0)).all()
@@ -212,7 +212,7 @@ def test_counts_of_no_set_of_users_give_no_model():
         ({"update": {"clip": 2.0}}, "update.clip is set"),
         ({"update": {"fraction_bits": 12}}, "update.fraction_bits is set"),
         ({"update": {"structure": "colr"}}, "no low-rank form"),
-        ({"evaluation": {"protocol": "paper"}}, "no negatives are drawn"),
+        ({"evaluation": {"protocol": "paper"}}, "No negatives are drawn"),
     ],
 )
 def test_plans_that_cannot_count_are_refused(change, word):
@@ -226,7 +226,7 @@ def test_too_large_a_catalogue_is_refused_with_what_would_help():
         Layout.of(plan_of(100), 20_000)
     assert "fedals" in caught.value.remedy
     # 10,000 items have 49,995,000 pairs; in three rounds those are 16,665,000 each.
-    with pytest.raises(SettingsError, match="sum 24997500 of them, 99990000 bytes") as caught:
+    with pytest.raises(SettingsError, match="sum 24997500 of them: 99990000 bytes") as caught:
         Layout.of(plan_of(2), 10_000)
     assert "rounds.total = 3 or more" in caught.value.remedy
     assert Layout.of(plan_of(3), 10_000).change_slice.stop == 16_665_000

@@ -84,7 +84,7 @@ def test_decay_that_cannot_work_is_refused():
     (found,) = check_plan(plan_of(algorithm={"weight_decay": 1e-6, "aggregation": "plain"}))
     assert "algorithm.weight_decay" in found and "plain" in found
     assert check_plan(plan_of(algorithm={"weight_decay": 1e-6})) == []
-    with pytest.raises(SettingsError, match="turns values round"):
+    with pytest.raises(SettingsError, match="flips the signs of values"):
         Learner(plan_of(algorithm={"weight_decay": 0.2}), N_ITEMS, device="cpu")
 
 

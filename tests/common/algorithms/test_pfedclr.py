@@ -214,7 +214,7 @@ def test_its_noise_and_that_of_privacy_are_refused_together():
     found = find_conflicts(plan_of(algorithm={"noise_scale": 0.5}, privacy=privacy))
     assert any("no accounting for both together" in entry.sentence for entry in found)
     (alone,) = find_conflicts(plan_of(privacy=privacy))
-    assert "weighed by users' numbers of interactions" in alone.sentence
+    assert "weighted by users' numbers of interactions" in alone.sentence
 
 
 def test_the_noise_is_called_nominal():
@@ -222,7 +222,7 @@ def test_the_noise_is_called_nominal():
     (line,) = algorithm_warnings(plan)
     # 2 x .01 x 1 / .5
     assert "0.04 w_u with C = 1 (nothing is clipped to it)" in line
-    assert "nominal and no guarantee" in line and "2 passes of Adam" in line
+    assert "nominal and not a guarantee" in line and "2 passes of Adam" in line
     narrow = plan_of(algorithm={"noise_scale": 0.5}, update={"clip": 1.0})
     assert "Set update.clip = 9." in algorithm_warnings(narrow)[1]
     bounded = replace_algorithm(plan, gradient_clip=0.25)

@@ -68,10 +68,10 @@ def test_an_installed_algorithm_comes_after_fedrecs_own(install):
     [
         ("nearest = broken:Nearest", "import no_such_module", "cannot be imported.*no_such_module"),
         ("nearest = broken:Missing", MODULE, "cannot be imported"),
-        ("nearest = broken:NOTHING", MODULE, "no subclass of Algorithm"),
-        ("near = broken:Nearest", MODULE, "calls itself 'nearest'"),
-        ("fedmf = broken:Nearest", MODULE, "another of that name"),
-        ("nearest = broken:Nearest", BEFORE_ABOUT, "exposed_in_the_clear where nobody reads it"),
+        ("nearest = broken:NOTHING", MODULE, "not a subclass of Algorithm"),
+        ("near = broken:Nearest", MODULE, "have the name 'nearest'"),
+        ("fedmf = broken:Nearest", MODULE, "that name is taken"),
+        ("nearest = broken:Nearest", BEFORE_ABOUT, "sets exposed_in_the_clear"),
     ],
 )
 def test_what_is_no_algorithm_is_refused_by_the_packages_name(

@@ -283,15 +283,15 @@ def test_the_model_does_not_depend_on_threads(histories):
         ({"rounds": {"user_fraction": 0.5}}, "rounds.user_fraction is 0.5"),
         ({"update": {"clip": 2.0}}, "update.clip is set"),
         ({"update": {"structure": "colr"}}, "no other low-rank form"),
-        ({"evaluation": {"protocol": "paper"}}, "no negatives are drawn"),
-        ({"privacy": {"mechanism": "gaussian"}}, "no round besides its 2 sums"),
+        ({"evaluation": {"protocol": "paper"}}, "No negatives are drawn"),
+        ({"privacy": {"mechanism": "gaussian"}}, "sketch has only its 2 sums"),
         (
             {
                 "privacy": {"mechanism": "gaussian"},
                 "rounds": {"total": 2},
                 "algorithm": {"form": "diag"},
             },
-            "nobody knows the counts",
+            "the diagonal are unknown",
         ),
     ],
 )

@@ -54,7 +54,7 @@ def test_a_catalogue_with_too_many_pairs_is_warned_of_before_the_count(fedrec, e
         for text in fedrec("check", ease_file, "--items", 14_000, "--json").json["warnings"]
         if "is refused after the count" in text
     ]
-    assert "sum 24779040 of them, 99116160 bytes without encryption" in many
+    assert "sum 24779040 of them: 99116160 bytes without encryption" in many
     assert "Set rounds.total = 6 or more" in many
     large = fedrec("check", ease_file, "--items", 20_000, "--set", "rounds.total=100", "--json")
     assert "ease takes at most 16384 rows" in " ".join(large.json["warnings"])
@@ -154,9 +154,9 @@ def test_a_disk_without_room_for_private_tables_is_warned_of(fedrec, tmp_path, m
     outcome = fedrec("check", path)
     assert outcome.code == 1
     assert "error [storage]" in outcome.err
-    assert "they lie in files" in outcome.out
+    assert "private tables on disk" in outcome.out
     for setting in ("output.runs", "client.state"):
-        assert f"warning: {setting}: private tables take up to" in outcome.out
+        assert f"warning: {setting}: private tables need up to" in outcome.out
     assert "raise client.memory_mib above" in outcome.out
 
 

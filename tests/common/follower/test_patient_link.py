@@ -20,9 +20,8 @@ def world(tmp_path):
 
 
 def patient(world: World, pauses: list[float], **options: int) -> Link:
-    stop = StopSwitch()
-    waiting = Backoff(stop, sleep=pauses.append, jitter=lambda: 0.5)
-    return patient_link(world.link, Meter(), stop, waiting, lambda error: None, **options)
+    waiting = Backoff(StopSwitch(), sleep=pauses.append, jitter=lambda: 0.5, **options)
+    return patient_link(world.link, Meter(), waiting, lambda error: None)
 
 
 def test_pauses_double_up_to_a_cap(world):
@@ -47,7 +46,6 @@ def test_a_trouble_is_told_once_and_counted(world):
     link = patient_link(
         world.link,
         Meter(),
-        stop,
         waiting,
         lambda e: told.append(e.message),
         on_answer=counted.append,
@@ -70,9 +68,7 @@ def test_a_trouble_is_the_same_whatever_its_incident(world):
     world.link.before = fail
     stop, told = StopSwitch(), list[FedrecError]()
     waiting = Backoff(stop, sleep=lambda seconds: None, jitter=lambda: 0.5)
-    patient_link(world.link, Meter(), stop, waiting, told.append).federation(
-        world.identity.client_id
-    )
+    patient_link(world.link, Meter(), waiting, told.append).federation(world.identity.client_id)
     assert [error.incident for error in told] == ["002"]
 
 
@@ -139,7 +135,7 @@ def test_stopping_ends_the_waiting(world):
     world.link.before = down(world, "federation", 99)
     waiting = Backoff(stop, sleep=lambda seconds: stop.request(), jitter=lambda: 1.0)
     with pytest.raises(Stopped):
-        patient_link(world.link, Meter(), stop, waiting, lambda error: None).federation(
+        patient_link(world.link, Meter(), waiting, lambda error: None).federation(
             world.identity.client_id
         )
 
@@ -171,7 +167,7 @@ def test_limits_of_the_coordinator_are_waited_for(tmp_path):
             engine.admission._maximum_upload_bytes = 1
 
         try:
-            link = patient_link(bare, Meter(), stop, Backoff(stop), trouble)
+            link = patient_link(bare, Meter(), Backoff(stop), trouble)
             while not told:
                 # Streams are counted once their calls have arrived.
                 assert link.submit_update(header, payload) in (True, False)

@@ -178,7 +178,7 @@ def test_statistics_of_solved_users_have_no_other_structure(structure):
 @pytest.mark.parametrize(
     ("name", "instead"),
     [
-        ("ease", "exact counts, none of which is clipped or rounded"),
+        ("ease", "exact counts, which are neither clipped nor rounded"),
         ("fedrecgel", "algorithm.item_clip"),
         ("sketch", "algorithm.longest_history"),
     ],

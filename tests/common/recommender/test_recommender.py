@@ -70,7 +70,7 @@ def test_the_algorithm_says_how_vectors_are_scored(catalogue, users):
     assert scores == pytest.approx(np.sort(wanted.numpy())[:, ::-1], abs=1e-6)
     own = recommender.recommend_vector(np.array([1.0, 0.0]), 7)[1]
     assert own == pytest.approx(scores[0])
-    with pytest.raises(SettingsError, match="no user vector that a history"):
+    with pytest.raises(SettingsError, match="no user vector into which a history"):
         recommender.fold_in(["a0"])
 
 

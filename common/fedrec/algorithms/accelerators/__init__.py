@@ -1,9 +1,9 @@
-"""Compiled kernels, one file each: optional, at least twice as fast as what they stand in for.
+"""Compiled kernels, one file each: optional, and at least twice as fast as the trainer.
 
-An accelerator trains users on a processor as the algorithm of its name does, one user after the
-other with everything of that user in the cache. A user's result depends on that user alone, and
-sums are integers: hence neither on threads, chunks and order nor on whether code was compiled
-just now or comes from the cache. What all of them share is in `compiled`.
+An accelerator trains users on a processor like the algorithm of its name, one user after the other
+with all data of that user in the cache. A user's result depends on that user alone, and sums are
+integers. So results do not depend on threads, chunks and order, nor on whether code was just
+compiled or comes from the cache. `compiled` has the parts that all of them share.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["ACCELERATORS", "Accelerator", "accelerator_for"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """A compiled kernel that trains users as an algorithm says, on a processor.
+    """A compiled kernel that trains users on a processor by an algorithm's rules.
 
     Attributes:
-        version: counted up whenever it gives other bits.
-        serves: whether it does what an algorithm's settings ask for.
+        version: incremented whenever it gives other bits.
+        serves: whether it supports an algorithm's settings.
     """
 
     version: int
@@ -48,12 +48,12 @@ class Accelerator:
         *,
         threads: int,
     ) -> ChunkResult:
-        """Train a chunk of users, on so many threads, and add their rounded changes to `sums`.
+        """Train a chunk of users on `threads` threads, and add their rounded changes to `sums`.
 
-        The file of the algorithm's name is imported when it is first used; its `fit` does it.
+        It calls `fit` of the file with the algorithm's name, which it imports on first use.
 
         Args:
-            private: the users' private tensors, first axis n_users; they may be written into.
+            private: the users' private tensors, first axis n_users. They may be overwritten.
         """
         result: ChunkResult = import_module(f"{__name__}.{algorithm.name}").fit(
             algorithm, chunk, start, private, sums, threads=threads
@@ -88,11 +88,11 @@ ACCELERATORS: Mapping[str, Accelerator] = {
         ),
     ),
 }
-"""By algorithm; an algorithm without one is trained by the trainer alone."""
+"""Accelerators by algorithm. An algorithm without one is trained by the trainer alone."""
 
 
 def accelerator_for(algorithm: Algorithm) -> Accelerator | None:
-    """Return what stands in for an algorithm's training, or None for the trainer itself."""
+    """Return an algorithm's accelerator, or None to use the trainer."""
     found = ACCELERATORS.get(algorithm.name)
     if found is None or not isinstance(algorithm, TrainedAlgorithm):
         return None

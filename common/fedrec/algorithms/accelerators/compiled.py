@@ -1,9 +1,9 @@
-"""What compiled code shares: how it is compiled, its samples, inner products and rounding.
+"""Parts that compiled code shares: compilation, samples, inner products and rounding.
 
-Nothing is compiled with `fastmath`. It lets a compiler reorder sums, which it does otherwise in
-code just compiled, where one function stands inside another, than in code from its cache. What is
-to run in vector units says so: loops over independent values, `fused` for a product and a sum
-rounded once, and `dots` for inner products. Their bits follow from the source.
+Nothing is compiled with `fastmath`. It lets a compiler reorder sums, and the order would differ
+between just compiled code, which inlines functions, and code from its cache. Vector units are used
+explicitly: by loops over independent values, `fused` for a product and a sum rounded once, and
+`dots` for inner products. Their bits follow from the source.
 
 Compiled functions carry no annotations: numba derives the types from the call.
 """
@@ -40,13 +40,16 @@ _FIRST = -4658895280553007687
 _SECOND = -7723592293110705685
 _ONE = np.float32(1.0)
 _LANES = 8
-"""Partial sums of an inner product: a vector of most processors, half a vector of some."""
+"""Partial sums of an inner product: one vector of most processors, half a vector of some."""
 _PLACE_BITS = 21
-"""A user has fewer samples than 2^21; 42 bits of the word decide the order before the place."""
+"""A user has fewer samples than 2^21. 42 bits of the word decide the order before the place does.
+"""
 
 
 class Sampled(NamedTuple):
-    """What compiled code draws a chunk's samples from; see `fedrec.algorithms.cohort.Chunk`.
+    """The data from which compiled code draws a chunk's samples.
+
+    See `fedrec.algorithms.cohort.Chunk`.
 
     Attributes:
         negative_keys: each user's stream of negatives, int64 (n_users,).
@@ -62,7 +65,7 @@ class Sampled(NamedTuple):
 
     @classmethod
     def of(cls, chunk: Chunk, *, seed: int, round_id: int, epochs: int) -> Sampled:
-        """Return the tables and streams of a chunk that lies in the processor's memory."""
+        """Return the tables and streams of a chunk in the processor's memory."""
         keys = chunk.user_keys.numpy()
 
         def stream(purpose: Purpose, counter: int = 0) -> NDArray[np.int64]:
@@ -79,13 +82,13 @@ class Sampled(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What a chunk's users have been trained to.
+    """The results of training a chunk's users.
 
     Attributes:
-        finite: whether all values were.
-        sums: the tables that users added to, summed over the parts.
+        finite: whether all values were finite.
+        sums: the tables with the users' contributions, summed over the parts.
         loss: float32 (n_users,).
-        clipped: values of each user that were clipped, int64 (n_users,).
+        clipped: number of clipped values of each user, int64 (n_users,).
     """
 
     finite: bool
@@ -94,7 +97,7 @@ class Trained(NamedTuple):
     clipped: NDArray[np.int64]
 
     def result(self, private: dict[str, torch.Tensor]) -> ChunkResult:
-        """Return it as the trainer does."""
+        """Return it in the trainer's form."""
         import torch
 
         loss, clipped = map(torch.from_numpy, (self.loss, self.clipped))
@@ -108,12 +111,12 @@ def train_in_parts(
     threads: int,
     shapes: tuple[tuple[int, ...], ...],
 ) -> Trained:
-    """Train every part of the users on a thread of its own.
+    """Train every part of the users on its own thread.
 
     Args:
-        train: takes the part, the number of parts, what is given, tables to add to, one of each
-            shape, and each user's loss and clipped values to be written; says whether everything
-            was finite.
+        train: takes the part, the number of parts, the given values, a table of each shape to add
+            to, and arrays for each user's loss and clipped values. Returns whether all values were
+            finite.
     """
     parts = max(1, min(threads, n_users))
     tables = [np.zeros((parts, *shape), dtype=np.int64) for shape in shapes]
@@ -133,7 +136,7 @@ def train_in_parts(
 
 @intrinsic
 def fused(typing_context, one, other, addend):
-    """Return one * other + addend, rounded once; on every processor, if need be in software."""
+    """Return one * other + addend, rounded once, on every processor (in software if needed)."""
 
     def generate(context, builder, signature, values):
         return builder.fma(*values)
@@ -145,13 +148,13 @@ def fused(typing_context, one, other, addend):
 def dots(typing_context, ones, others):
     """Return the inner products of each array of a tuple with each of another, as a flat tuple.
 
-    All are float32, contiguous and as long as the first. Place k belongs to partial sum k mod 8;
-    the eight are added in halves, and places beyond the last whole eight one by one.
+    All are float32, contiguous and as long as the first. Place k belongs to partial sum k mod 8.
+    The eight sums are added in halves, then places after the last whole eight one by one.
     """
     n_ones, n_others = len(ones), len(others)
     for kind in (*ones, *others):
         if kind.layout != "C" or kind.ndim != 1 or kind.dtype != types.float32:
-            raise TypingError(f"dots found {kind}, and takes contiguous float32 arrays.")
+            raise TypingError(f"dots found {kind}, but takes contiguous float32 arrays only.")
 
     def generate(context, builder, signature, values):
         (one_type, other_type), (one_value, other_value) = signature.args, values
@@ -210,14 +213,14 @@ def dots(typing_context, ones, others):
 
 @intrinsic
 def row_at(typing_context, table, index):
-    """Return a row of a C-contiguous table that somebody else keeps.
+    """Return a row of a C-contiguous table that the caller keeps alive.
 
     `table[index]` counts a reference to the table, and two threads that count references to one
-    table wait for each other. Bounds are the caller's, and the row must not outlive the arguments
-    of the function that takes it.
+    table wait for each other. The caller checks bounds. The row must not outlive the arguments of
+    the function that uses it.
     """
     if table.layout != "C" or table.ndim != 2:
-        raise TypingError(f"row_at found {table}, and takes a contiguous table.")
+        raise TypingError(f"row_at found {table}, but takes a contiguous table only.")
     result = types.Array(table.dtype, 1, "C")
 
     def generate(context, builder, signature, values):
@@ -239,16 +242,16 @@ def row_at(typing_context, table, index):
 
 
 class Space(NamedTuple):
-    """Room for the user that is being trained.
+    """Work memory for the current user.
 
     Attributes:
         drawn: items of the samples, positives first, int64.
-        words: of a shuffle, int64.
+        words: the words of a shuffle, int64.
         order: the shuffled places of the samples, int64.
-        heads: where the next word of each bucket goes, int64.
-        row_of: an item's row, -1 where the user does not touch it, int32 (n_items,).
+        heads: the place of each bucket's next word, int64.
+        row_of: an item's row, or -1 if the user does not touch it, int32 (n_items,).
         row_item: a row's item, int64.
-        rows: float32 (as many as a user can touch, width).
+        rows: float32 (largest number of rows that a user can touch, width).
     """
 
     drawn: NDArray[np.int64]
@@ -262,7 +265,7 @@ class Space(NamedTuple):
 
 @njit(**COMPILED)
 def open_space(pointers, per_positive, n_items, width):
-    """Return room for any of the users."""
+    """Return work memory that is large enough for any of the users."""
     longest = 0
     for user in range(len(pointers) - 1):
         longest = max(longest, pointers[user + 1] - pointers[user])
@@ -281,7 +284,7 @@ def open_space(pointers, per_positive, n_items, width):
 
 @njit(inline="always")
 def _mix(word):
-    """Return splitmix64's output function; see `fedrec.random_streams.mix`."""
+    """Return splitmix64's output function. See `fedrec.random_streams.mix`."""
     word = word + _GOLDEN
     word = (word ^ ((word >> 30) & 0x3FFFFFFFF)) * _FIRST
     word = (word ^ ((word >> 27) & 0x1FFFFFFFFF)) * _SECOND
@@ -290,14 +293,15 @@ def _mix(word):
 
 @njit(**COMPILED)
 def _draw(drawn, positives, excluded, n_items, key, per_positive):
-    """Fill `drawn` with the positives and then the negatives; see `samplers.draw_samples`."""
+    """Fill `drawn` with the positives and then the negatives. See `samplers.draw_samples`."""
     n_positives = len(positives)
     drawn[:n_positives] = positives
     free = n_items - len(excluded)
     for counter in range(n_positives * per_positive):
         word = (_mix(key + counter) >> 32) & 0xFFFFFFFF
         chosen = (word * free) >> 32
-        # How many excluded items have at most `chosen` free ones below them, without a branch.
+        # Count, without a branch, the excluded items that have at most `chosen` free items below
+        # them.
         low, left = 0, len(excluded)
         while left > 1:
             half = left >> 1
@@ -310,9 +314,9 @@ def _draw(drawn, positives, excluded, n_items, key, per_positive):
 
 @njit(**COMPILED)
 def begin_user(user, sampled, per_positive, items, has_basis, space):
-    """Draw a user's samples and give each distinct item a row; return (samples, rows).
+    """Draw a user's samples and give each distinct item a row. Return (samples, rows).
 
-    A row begins as the item's, or with zeros where a basis lies between the two.
+    A row begins as the item's, or with zeros if there is a basis between the two.
     """
     own = sampled.positives[sampled.pointers[user] : sampled.pointers[user + 1]]
     others = sampled.excluded[sampled.excluded_pointers[user] : sampled.excluded_pointers[user + 1]]
@@ -335,10 +339,10 @@ def begin_user(user, sampled, per_positive, items, has_basis, space):
 
 @njit(**COMPILED)
 def shuffled(n_samples, key, space):
-    """Return the places of the samples in the order of their words; see `samplers.steps`.
+    """Return the places of the samples in the order of their words. See `samplers.steps`.
 
-    Words are spread evenly: as many buckets as there are words, by their first bits, leave next
-    to nothing to sort.
+    Words are distributed evenly. With as many buckets as words, by their first bits, almost nothing
+    remains to be sorted.
     """
     words, order, heads = space.words[:n_samples], space.order[:n_samples], space.heads
     shift = 42 + _PLACE_BITS
@@ -382,14 +386,17 @@ def error_of(score, is_positive):
 
 @njit(inline="always")
 def in_steps(value, scale, bound):
-    """Return a value in grid steps, and what of it is inside the public range, float32."""
+    """Return a value in grid steps, and the same clipped to the public range, float32."""
     units = np.float32(np.rint(value * scale))
     return units, units if abs(units) <= bound else (bound if units > 0 else -bound)
 
 
 @njit(**COMPILED)
 def add_row(values, weight, scale, bound, total):
-    """Round a row and add it up, so many times; return (clipped values, not finite ones)."""
+    """Round a row and add it with this multiplicity.
+
+    Return (clipped values, values that aren't finite).
+    """
     clipped, not_finite = 0, 0
     for k in range(len(values)):
         units, inside = in_steps(values[k], scale, bound)
@@ -401,7 +408,7 @@ def add_row(values, weight, scale, bound, total):
 
 @njit(**COMPILED)
 def hand_over(n_rows, items, has_basis, weight, scale, bound, space, change, counts):
-    """Round a user's rows, add them up and close them; return (clipped values, finite)."""
+    """Round a user's rows, add them and remove them. Return (clipped values, finite)."""
     clipped, not_finite = 0, 0
     row_of, row_item, rows = space.row_of, space.row_item, space.rows
     for place in range(n_rows):

@@ -1,7 +1,7 @@
-"""FedMF compiled: one user at a time, everything of that user in the cache.
+"""Compiled FedMF: one user at a time, with all data of that user in the cache.
 
-The same rule as `fedrec.algorithms.fedmf`'s. A user's samples are drawn, shuffled, trained, rounded
-and added up in one pass, so nothing of the size of all samples is ever written. Compiled functions
+The rule is that of `fedrec.algorithms.fedmf`. A user's samples are drawn, shuffled, trained,
+rounded and added up in one pass, so no array of all samples is ever written. Compiled functions
 carry no annotations: numba derives the types from the call.
 """
 
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 
 class FedMFUsers(NamedTuple):
-    """Users of a chunk, and what they own.
+    """The users of a chunk with their private parameters.
 
     Attributes:
         vectors: p, float32 (n_users, dim).
-        members: 1 for every row of B that a user trains, else 0, float32 (n_users, width), or
-            one row that is everybody's.
+        members: 1 for every row of B that a user trains, else 0, float32 (n_users, width), or one
+            row for all users.
     """
 
     sampled: Sampled
@@ -52,16 +52,16 @@ class FedMFUsers(NamedTuple):
 
 
 class FedMFRound(NamedTuple):
-    """What all users of a round have in common.
+    """Values that all users of a round share.
 
     Attributes:
         items: Q, float32 (n_active, dim).
-        low_items: Q B^T, float32 (n_active, width); Q itself where B is the identity.
-        basis: B, float32 (width, dim); one row of zeros where B is the identity.
-        has_basis: whether B is something else than the identity.
+        low_items: Q B^T, float32 (n_active, width). Q itself if B is the identity.
+        basis: B, float32 (width, dim). One row of zeros if B is the identity.
+        has_basis: whether B is not the identity.
         scale: grid steps per unit.
-        bound: largest absolute value of a user, in grid steps.
-        counts_entries: count the users who trained each value of A.
+        bound: a user's largest absolute value, in grid steps.
+        counts_entries: whether to count the users that trained each value of A.
     """
 
     items: NDArray[np.float32]
@@ -79,10 +79,10 @@ class FedMFRound(NamedTuple):
 
 
 def round_of(algorithm: FedMF, start: RoundStart, total: GridSum) -> FedMFRound:
-    """Return what all users of a round have in common.
+    """Return the values that all users of a round share.
 
     Args:
-        total: what their changes of rows are added up to.
+        total: the table to which their changes of rows are added.
     """
     settings, items, basis = algorithm.settings, start.shared["item_embedding"], start.basis
     low_items = items if basis is None else product_of_blocks(items, basis.T.contiguous())
@@ -112,7 +112,7 @@ def fit(
     *,
     threads: int,
 ) -> ChunkResult:
-    """Train a chunk of users and add their changes up; see `fedrec.training.trainer`."""
+    """Train a chunk of users and add their changes. See `fedrec.training.trainer`."""
     import torch
 
     settings, total = algorithm.settings, sums["item_embedding"]
@@ -140,14 +140,14 @@ def fit(
 
 
 class MinibatchBuffers(NamedTuple):
-    """Room for a minibatch.
+    """Work memory for a minibatch.
 
     Attributes:
-        errors: summed over the minibatch's samples of each row, float32 (n_rows,).
-        occurrences: samples of each row, int64 (n_rows,).
+        errors: sum over the minibatch's samples of each row, float32 (n_rows,).
+        occurrences: number of samples of each row, int64 (n_rows,).
         touched: rows with samples, int64 (n_rows,).
-        gradient: of p by the items, float32 (dim,).
-        low_gradient: of p B^T by the rows of A, float32 (width,).
+        gradient: the part of p's gradient from the items, float32 (dim,).
+        low_gradient: the part from the rows of A, as the gradient of p B^T, float32 (width,).
         low_vector: p B^T, float32 (width,).
         rates: the step of each column of A, float32 (width,).
     """
@@ -163,7 +163,7 @@ class MinibatchBuffers(NamedTuple):
 
 @njit(**COMPILED)
 def open_step(n_rows, dim, width):
-    """Return room for minibatches of as many rows."""
+    """Return work memory for minibatches with this number of rows."""
     return MinibatchBuffers(
         np.zeros(n_rows, dtype=np.float32),
         np.zeros(n_rows, dtype=np.int64),
@@ -177,7 +177,7 @@ def open_step(n_rows, dim, width):
 
 @njit(**COMPILED)
 def _gradients(places, n_positives, vector, items, has_basis, space, step):
-    """Sum e q_i over a minibatch, and e over each item; return (touched rows, loss)."""
+    """Sum e q_i over a minibatch, and e over each item. Return (touched rows, loss)."""
     loss, n_touched = 0.0, 0
     gradient, low_gradient, low_vector = step.gradient, step.low_gradient, step.low_vector
     errors, occurrences, touched = step.errors, step.occurrences, step.touched
@@ -208,7 +208,10 @@ def _gradients(places, n_positives, vector, items, has_basis, space, step):
 
 @njit(**COMPILED)
 def _move_rows(n_touched, low_items, has_basis, ratio, pull, space, step):
-    """Do the item step of every touched row, and forget its errors; a step of 0 stays."""
+    """Take the item step for every touched row, and clear its errors.
+
+    With step 0, rows stay the same.
+    """
     low_vector, rates = step.low_vector, step.rates
     errors, occurrences, touched = step.errors, step.occurrences, step.touched
     rows, row_item = space.rows, space.row_item
@@ -230,7 +233,7 @@ def _move_rows(n_touched, low_items, has_basis, ratio, pull, space, step):
 
 @njit(**COMPILED)
 def _move_vector(vector, n_samples, rate, pull, basis, has_basis, step):
-    """Do the step of p."""
+    """Take the step of p."""
     gradient, low_gradient = step.gradient, step.low_gradient
     if has_basis:
         for k in range(len(low_gradient)):
@@ -245,7 +248,9 @@ def _move_vector(vector, n_samples, rate, pull, basis, has_basis, step):
 
 @njit(**COMPILED)
 def take_minibatch(batch, n_positives, vector, rate, pull, common, space, step):
-    """Do one minibatch's simultaneous step in place, rows by `step.rates`; return the loss before.
+    """Take one minibatch's simultaneous step in place, rows by `step.rates`.
+
+    Return the loss before it.
 
     Args:
         pull: 2 gamma.
@@ -265,7 +270,7 @@ def take_minibatch(batch, n_positives, vector, rate, pull, common, space, step):
 
 @njit(**COMPILED)
 def _train_part(part, parts, users, common, change, counts, entries, losses, clipped):
-    """Train every `parts`-th user from `part` on; return whether all values were finite."""
+    """Train every `parts`-th user from `part` on. Return whether all values were finite."""
     sampled, items, has_basis = users.sampled, common.items, common.has_basis
     per_positive, batch_size = common.negatives_per_positive, common.batch_size
     scale, bound = np.float32(common.scale), np.float32(common.bound)

@@ -1,11 +1,11 @@
-"""FedNCF by plain gradient descent, compiled: one user at a time, all of that user in the cache.
+"""Compiled FedNCF with plain gradient descent: one user at a time, with all its data in the cache.
 
-The same rule as `fedrec.algorithms.fedncf`'s. A minibatch goes through the network in blocks of 64
-samples, which stay in the processor's first cache with everything that belongs to them: a layer's
-units are a table of units x samples, so that each innermost loop runs over the samples. Places of
-a block beyond the minibatch have rows of zeros and no error. A network and its gradient are one
-flat array each, layer after layer, weights before biases. Compiled functions carry no annotations:
-numba derives the types from the call.
+The rule is that of `fedrec.algorithms.fedncf`. A minibatch passes through the network in blocks of
+64 samples, which stay in the processor's first cache with all their values. A layer's units are a
+table of units x samples, so each innermost loop runs over the samples. Places of a block after the
+minibatch's end have rows of zeros and no error. A network and its gradient are one flat array each,
+layer after layer, weights before biases. Compiled functions carry no annotations: numba derives the
+types from the call.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 
 _BLOCK = 64
 _FIRST, _SECOND, _THIRD = 32, 16, 8
-"""Units of the layers, as in `fedncf.UNITS`; constants let the compiler unroll."""
+"""Units of the layers, as in `fedncf.UNITS`. Constants let the compiler unroll."""
 _ZERO = np.float32(0.0)
 
 
 class FedNCFUsers(NamedTuple):
-    """Users of a chunk, and what they own.
+    """The users of a chunk with their private parameters.
 
     Attributes:
         vectors: p, float32 (n_users, dim).
-        weights: how many times a user's network counts in the sum, int64 (n_users,).
+        weights: the multiplicity of a user's network in the sum, int64 (n_users,).
     """
 
     sampled: Sampled
@@ -62,16 +62,17 @@ class FedNCFUsers(NamedTuple):
 
 
 class FedNCFRound(NamedTuple):
-    """What all users of a round have in common.
+    """Values that all users of a round share.
 
     Attributes:
         items: Q, float32 (n_active, dim).
         network: all layers end to end, weights before biases, float32.
         decay: L2 coefficient of network, users and rows.
         scale: grid steps per unit of a row.
-        bound: largest absolute value of a user's row, in grid steps.
+        bound: a user's largest absolute value of a row, in grid steps.
         network_scale: grid steps per unit of the network.
-        network_bound: largest absolute value of a user's network before weighting, in grid steps.
+        network_bound: a user's largest absolute value of the network before weighting, in grid
+            steps.
     """
 
     items: NDArray[np.float32]
@@ -98,7 +99,7 @@ def fit(
     *,
     threads: int,
 ) -> ChunkResult:
-    """Train a chunk of users and add their changes up; see `fedrec.training.trainer`."""
+    """Train a chunk of users and add their changes. See `fedrec.training.trainer`."""
     import torch
 
     settings, rows = algorithm.settings, sums["item_embedding"]
@@ -147,7 +148,7 @@ def fit(
 
 
 class _Rates(NamedTuple):
-    """Step sizes, and the share that weight decay takes in a minibatch; float32."""
+    """Step sizes, and the share that weight decay removes in a minibatch, float32."""
 
     network: np.float32
     vector: np.float32
@@ -158,11 +159,11 @@ class _Rates(NamedTuple):
 
 
 class _Layers(NamedTuple):
-    """Room for a minibatch's blocks and for the layers of one of them, units x samples.
+    """Work memory for a minibatch's blocks and for the layers of one of them, units x samples.
 
     Attributes:
         blocks: rows of items as columns, (n_blocks, dim, samples).
-        constant: what the user adds to the first layer, (units,).
+        constant: the user's part of the first layer, (units,).
         first, second, third: values of the layers' units.
         errors: by the score, (1, samples).
         by_first, by_second, by_third: derivatives by the units before ReLU.
@@ -209,7 +210,7 @@ def _views(flat, dim):
 
 @njit(**COMPILED)
 def _add_product(total, weights, values):
-    """Add weights @ values to a table of as many samples, four rows of values at a time."""
+    """Add weights @ values to a table of the same samples, four rows of values at a time."""
     inner = len(values)
     whole = inner - inner % 4
     for row in range(len(total)):
@@ -257,7 +258,7 @@ def _add_sums(gradient, slopes, ones):
 
 @njit(**COMPILED)
 def _forward(units, weights, constant, values):
-    """Write relu(weights @ values + constant); NaN stays NaN."""
+    """Write relu(weights @ values + constant). NaN stays NaN."""
     for row in range(len(units)):
         units[row] = constant[row]
     _add_product(units, weights, values)
@@ -280,7 +281,7 @@ def _backward(slopes, weights, units, above):
 
 @njit(**COMPILED)
 def _score_errors(scores, batch, n_positives):
-    """Write sigmoid(s) - y over a block's scores, 0 beyond its samples; return the summed loss."""
+    """Write sigmoid(s) - y for a block's scores, 0 after its samples. Return the summed loss."""
     loss, size = 0.0, len(batch)
     for place in range(size):
         scores[place], part = error_of(scores[place], batch[place] < n_positives)
@@ -302,7 +303,7 @@ def _read_rows(block, batch, space):
 
 @njit(**COMPILED)
 def _move_rows(by_items, batch, rate, space):
-    """Do the step of a block's rows; one that is named twice moves by both."""
+    """Take the step of a block's rows. A row that occurs twice moves by both."""
     drawn, row_of, rows = space.drawn, space.row_of, space.rows
     for place in range(len(batch)):
         row = row_at(rows, row_of[drawn[batch[place]]])
@@ -312,7 +313,7 @@ def _move_rows(by_items, batch, rate, space):
 
 @njit(**COMPILED)
 def _shrink(values, lost):
-    """Do the part of a step that weight decay adds; 1 - lost would be less exact than lost."""
+    """Apply weight decay's part of a step. Computing 1 - lost would be less exact than lost."""
     if lost == _ZERO:
         return
     for row in range(len(values)):
@@ -322,7 +323,7 @@ def _shrink(values, lost):
 
 @njit(**COMPILED)
 def _take(batch, n_positives, rows, vector, network, rates, layers, ones, space):
-    """Do one minibatch's simultaneous step in place; return the summed loss before it."""
+    """Take one minibatch's simultaneous step in place. Return the summed loss before it."""
     dim = len(vector)
     weight_1, bias_1, weight_2, bias_2, weight_3, bias_3, weight_4, bias_4 = _views(network, dim)
     by_1, by_b1, by_2, by_b2, by_3, by_b3, by_4, by_b4 = _views(layers.gradient, dim)
@@ -337,7 +338,8 @@ def _take(batch, n_positives, rows, vector, network, rates, layers, ones, space)
     for number in range(n_blocks):
         part = batch[number * _BLOCK : (number + 1) * _BLOCK]
         _read_rows(layers.blocks[number], part, space)
-    # Every row of the round, as a dense optimiser would, before this minibatch moves its own.
+    # Decay applies to every row of the round, as in a dense optimiser, before this minibatch's
+    # step.
     _shrink(rows, rates.rows_lost)
     loss, size = 0.0, np.float32(len(batch))
     for number in range(n_blocks):
@@ -381,7 +383,7 @@ def _take(batch, n_positives, rows, vector, network, rates, layers, ones, space)
 
 @njit(**COMPILED)
 def _train_part(part, parts, users, common, change, counts, network_change, losses, clipped):
-    """Train every `parts`-th user from `part` on; return whether all values were finite."""
+    """Train every `parts`-th user from `part` on. Return whether all values were finite."""
     sampled, items, network = users.sampled, common.items, common.network
     per_positive, batch_size = common.negatives_per_positive, common.batch_size
     scale, bound = np.float32(common.scale), np.float32(common.bound)

@@ -1,9 +1,9 @@
-"""FedRAP compiled: one user at a time, everything of that user in the cache.
+"""Compiled FedRAP: one user at a time, with all data of that user in the cache.
 
-The same rule as `fedrec.algorithms.fedrap`'s, on the rows of both tables that a user touches; those
-that it does not touch shrink by what `fedrec.algorithms.whole_decay` says. A table that a variant
-does not have is one of zeros that stays. Compiled functions carry no annotations: numba derives the
-types from the call.
+The rule is that of `fedrec.algorithms.fedrap`, on the rows of both tables that a user touches.
+Untouched rows shrink as `fedrec.algorithms.whole_decay` describes. A table that a variant does not
+have is a table of zeros that stays the same. Compiled functions carry no annotations: numba derives
+the types from the call.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _ZERO = np.float32(0.0)
 
 
 class FedRAPUsers(NamedTuple):
-    """Users of a chunk, and what they own.
+    """The users of a chunk with their private parameters.
 
     Attributes:
         heads: w, float32 (n_users, dim).
         biases: c, float32 (n_users,).
-        tables: D, a row for each item of the catalogue, float32 (n_users, n_all_items, dim); no
-            users where they have none.
+        tables: D, a row for each item of the catalogue, float32 (n_users, n_all_items, dim). Its
+            first axis is empty if users have no tables.
     """
 
     sampled: Sampled
@@ -62,20 +62,20 @@ class FedRAPUsers(NamedTuple):
 
 
 class FedRAPRound(NamedTuple):
-    """What all users of a round have in common.
+    """Values that all users of a round share.
 
     Attributes:
         items: C, float32 (n_active, dim).
         active: rows of the active items in the catalogue, int64 (n_active,).
         rate: step size of w and c.
-        shared_rate, own_rate: step sizes of C and D; 0 for a table that there is not.
-        factor: what step sizes are multiplied with after every minibatch.
-        decay: L2 coefficient of everything.
+        shared_rate, own_rate: step sizes of C and D. 0 for a table that the variant does not have.
+        factor: the factor of step sizes after every minibatch.
+        decay: L2 coefficient of all parameters.
         absolute, square, apart: weights of |C_i|, C_i^2 and (D_i - C_i)^2, summed over a row.
-        shared_shrunk, own_shrunk: what untouched rows change by, by the steps of their user,
-            float32; empty where they stay.
+        shared_shrunk, own_shrunk: the relative change of untouched rows, by the number of steps of
+            their user, float32. Empty if they stay the same.
         scale: grid steps per unit.
-        bound: largest absolute value of a user, in grid steps.
+        bound: a user's largest absolute value, in grid steps.
     """
 
     items: NDArray[np.float32]
@@ -107,7 +107,7 @@ def fit(
     *,
     threads: int,
 ) -> ChunkResult:
-    """Train a chunk of users and add their changes up; see `fedrec.training.trainer`."""
+    """Train a chunk of users and add their changes. See `fedrec.training.trainer`."""
     import torch
 
     common, n_users = _round_of(algorithm, start, sums), chunk.n_users
@@ -130,7 +130,7 @@ def fit(
 
 
 def _round_of(algorithm: FedRAP, start: RoundStart, sums: RoundSums) -> FedRAPRound:
-    """Return what all users of a round have in common."""
+    """Return the values that all users of a round share."""
     import torch
 
     settings, items = algorithm.settings, start.shared[_ITEMS]
@@ -166,7 +166,7 @@ def _round_of(algorithm: FedRAP, start: RoundStart, sums: RoundSums) -> FedRAPRo
 
 
 class _Rates(NamedTuple):
-    """Step sizes of a minibatch, and the shares that decay takes in it; float32."""
+    """Step sizes of a minibatch, and the shares that decay removes in it, float32."""
 
     head: np.float32
     shared: np.float32
@@ -177,13 +177,13 @@ class _Rates(NamedTuple):
 
 
 class _Room(NamedTuple):
-    """Room for a user.
+    """Work memory for a user.
 
     Attributes:
         own_rows: D of the rows that the user touches, float32 (n_rows, dim).
         shares: each row's share of the minibatch's samples, float32 (n_rows,).
-        gradient: of w, float32 (dim,).
-        terms: of a row's regularisers, float32 (dim,).
+        gradient: derivative by w, float32 (dim,).
+        terms: derivatives of a row's regularisers, float32 (dim,).
         ones: float32 (dim,).
     """
 
@@ -222,7 +222,7 @@ def _count(batch, n_rows, space, room):
 
 @njit(**COMPILED)
 def _take(n_rows, n_positives, head, bias, rates, common, space, room):
-    """Do one minibatch's simultaneous step in place; return (new bias, loss before it)."""
+    """Take one minibatch's simultaneous step in place. Return (new bias, loss before it)."""
     rows, own_rows, shares = space.rows, room.own_rows, room.shares
     gradient, terms, ones = room.gradient, room.terms, room.ones
     absolute, square = np.float32(common.absolute), np.float32(common.square)
@@ -260,7 +260,7 @@ def _take(n_rows, n_positives, head, bias, rates, common, space, room):
 
 @njit(**COMPILED)
 def _take_back(n_rows, items, shrunk, scale, bound, space, change):
-    """Take off what a user's rows would have changed by untouched: settling adds it to all rows."""
+    """Subtract the change of a user's rows without steps: settling adds it to all rows."""
     for row in range(n_rows):
         item = space.row_item[row]
         before, total = row_at(items, item), row_at(change, item)
@@ -270,7 +270,7 @@ def _take_back(n_rows, items, shrunk, scale, bound, space, change):
 
 @njit(**COMPILED)
 def _train_user(user, n_positives, n_samples, n_rows, users, common, space, room):
-    """Train a user's rows, head and bias in place; return (mean loss, steps)."""
+    """Train a user's rows, head and bias in place. Return (mean loss, steps)."""
     head, bias = users.heads[user], users.biases[user]
     shuffle_keys, batch_size = users.sampled.shuffle_keys, common.batch_size
     total, mean, slower, n_steps = 0.0, 0.0, 1.0, 0
@@ -280,7 +280,7 @@ def _train_user(user, n_positives, n_samples, n_rows, users, common, space, room
         if n_samples > batch_size:
             places = shuffled(n_samples, shuffle_keys[epoch, user], space)
         else:
-            # One minibatch has all samples, in whatever order.
+            # One minibatch has all samples, in any order.
             places = space.order[:n_samples]
         while begin < n_samples:
             batch = places[begin : begin + batch_size]
@@ -296,7 +296,7 @@ def _train_user(user, n_positives, n_samples, n_rows, users, common, space, room
         last, mean = mean, total / (epoch + 1)
         stands = not abs(mean - last) >= common.tolerance * abs(last)
         if common.tolerance > 0.0 and epoch > 0 and stands:
-            # From here on nothing moves, and every further epoch has the same loss.
+            # Nothing moves from here on, and every further epoch has the same loss.
             _count(np.arange(n_samples), n_rows, space, room)
             still = _rates_of(common, 0.0)
             _, loss = _take(n_rows, n_positives, head, bias, still, common, space, room)
@@ -308,7 +308,7 @@ def _train_user(user, n_positives, n_samples, n_rows, users, common, space, room
 
 @njit(**COMPILED)
 def _train_part(part, parts, users, common, steps, change, counts, losses, clipped):
-    """Train every `parts`-th user from `part` on; return whether all values were finite."""
+    """Train every `parts`-th user from `part` on. Return whether all values were finite."""
     sampled, items, active = users.sampled, common.items, common.active
     per_positive, has_own = common.negatives_per_positive, len(users.tables) > 0
     scale, bound = np.float32(common.scale), np.float32(common.bound)

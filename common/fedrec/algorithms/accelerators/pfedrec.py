@@ -1,6 +1,6 @@
-"""PFedRec compiled: one user at a time, everything of that user in the cache.
+"""Compiled PFedRec: one user at a time, with all data of that user in the cache.
 
-The same rule as `fedrec.algorithms.pfedrec`'s, with a copy of the rows that a user touches.
+The rule is that of `fedrec.algorithms.pfedrec`, with a copy of the rows that a user touches.
 Compiled functions carry no annotations: numba derives the types from the call.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class PFedRecUsers(NamedTuple):
-    """Users of a chunk, and what they own."""
+    """The users of a chunk with their private parameters."""
 
     sampled: Sampled
     heads: NDArray[np.float32]
@@ -44,13 +44,13 @@ class PFedRecUsers(NamedTuple):
 
 
 class PFedRecRound(NamedTuple):
-    """What all users of a round have in common.
+    """Values that all users of a round share.
 
     Attributes:
         items: E, float32 (n_active, dim).
         scale: grid steps per unit.
-        bound: largest absolute value of a user, in grid steps.
-        personal: whether users' scores of all items are wanted.
+        bound: a user's largest absolute value, in grid steps.
+        personal: whether to compute users' scores of all items.
     """
 
     items: NDArray[np.float32]
@@ -73,7 +73,7 @@ def fit(
     *,
     threads: int,
 ) -> ChunkResult:
-    """Train a chunk of users and add their changes up; see `fedrec.training.trainer`."""
+    """Train a chunk of users and add their changes. See `fedrec.training.trainer`."""
     import torch
 
     settings, total = algorithm.settings, sums["item_embedding"]
@@ -115,7 +115,7 @@ def fit(
 
 @njit(**COMPILED)
 def _move_head(places, n_positives, head, bias, rate, gradient, space):
-    """Do step (i) of a minibatch in place; return (new bias, loss before it)."""
+    """Take step (i) of a minibatch in place. Return (new bias, loss before it)."""
     loss, slope = 0.0, np.float32(0.0)
     gradient[:] = 0.0
     drawn, row_of, rows = space.drawn, space.row_of, space.rows
@@ -135,7 +135,7 @@ def _move_head(places, n_positives, head, bias, rate, gradient, space):
 
 @njit(**COMPILED)
 def _move_rows(places, n_positives, head, bias, item_rate, errors, space):
-    """Do step (ii) of a minibatch: the errors of all rows first, then the rows."""
+    """Take step (ii) of a minibatch: the errors of all rows first, then the rows."""
     drawn, row_of, rows = space.drawn, space.row_of, space.rows
     for place in places:
         row = row_of[drawn[place]]
@@ -145,7 +145,7 @@ def _move_rows(places, n_positives, head, bias, item_rate, errors, space):
     for place in places:
         row = row_of[drawn[place]]
         moved = step * errors[row]
-        # Zero after the first occurrence, which moves the row for all of them.
+        # Zero after the first occurrence, which moves the row for all occurrences.
         errors[row] = 0.0
         if moved != 0.0:
             values = row_at(rows, row)
@@ -155,7 +155,7 @@ def _move_rows(places, n_positives, head, bias, item_rate, errors, space):
 
 @njit(**COMPILED)
 def _score_all(scores, items, n_rows, head, bias, space):
-    """Write the scores of all items, with the user's own rows where it has them."""
+    """Write the scores of all items, with the user's own rows if it has them."""
     for item in range(len(items)):
         scores[item] = dots((head,), (row_at(items, item),))[0] + bias
     rows, row_item = space.rows, space.row_item
@@ -165,7 +165,7 @@ def _score_all(scores, items, n_rows, head, bias, space):
 
 @njit(**COMPILED)
 def _train_part(part, parts, users, common, scores, change, counts, losses, clipped):
-    """Train every `parts`-th user from `part` on; return whether all values were finite."""
+    """Train every `parts`-th user from `part` on. Return whether all values were finite."""
     sampled, items, per_positive = users.sampled, common.items, common.negatives_per_positive
     rate, item_rate = np.float32(common.rate), np.float32(common.item_rate)
     scale, bound = np.float32(common.scale), np.float32(common.bound)

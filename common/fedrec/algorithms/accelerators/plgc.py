@@ -1,9 +1,9 @@
-"""PLGC's mixing over FedMF, compiled: FedMF's own minibatches, on each user's mixture of tables.
+"""Compiled mixing of PLGC over FedMF: FedMF's own minibatches, on each user's mixture of tables.
 
-With l and G constant in an epoch, Q = l C + (1 - l) G moves by l times what C moves by, and dL/dC
-is l dL/dQ. So an epoch of C is one of FedMF whose rows begin as Q and move l^2 times as fast, after
-which C has moved by 1 / l of what Q has, and by that much of its rounding. What is here is around
-that: mixtures, norms of whole tables, and scores.
+With l and G constant in an epoch, Q = l C + (1 - l) G moves by l times the move of C, and dL/dC is
+l dL/dQ. So an epoch of C is an epoch of FedMF whose rows begin as Q and move l^2 times as fast.
+After it, C has moved by 1 / l times the move of Q, including its rounding. This file adds the rest:
+mixtures, norms of whole tables, and scores.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _ITEMS = "item_embedding"
 
 
 class PLGCUsers(NamedTuple):
-    """Users of a chunk, and what they own.
+    """The users of a chunk with their private parameters.
 
     Attributes:
         vectors: p, float32 (n_users, dim).
         tables: C, a row for each item of the catalogue, float32 (n_users, n_all_items, dim).
         begun: 0 for users whose C begins as G in this round, float32 (n_users,).
-        scores: of all items of the catalogue, float32 (n_users, n_all_items).
-        weights: how many times a user's change counts in the sum, int64 (n_users,).
+        scores: scores of all items of the catalogue, float32 (n_users, n_all_items).
+        weights: the multiplicity of a user's change in the sum, int64 (n_users,).
     """
 
     sampled: Sampled
@@ -64,12 +64,12 @@ class PLGCUsers(NamedTuple):
 
 
 class Mixing(NamedTuple):
-    """What the users have in common beside FedMF's round.
+    """Values that users share in addition to FedMF's round.
 
     Attributes:
         active: rows of the active items in the catalogue, int64 (n_active,).
-        factor: what step sizes are multiplied with after every minibatch.
-        whole: whether users contribute all of C - G, and not how C moved.
+        factor: the factor of step sizes after every minibatch.
+        whole: whether users contribute all of C - G, and not the move of C.
     """
 
     active: NDArray[np.int64]
@@ -86,7 +86,7 @@ def fit(
     *,
     threads: int,
 ) -> ChunkResult:
-    """Train a chunk of users and add their changes up; see `fedrec.training.trainer`."""
+    """Train a chunk of users and add their changes. See `fedrec.training.trainer`."""
     import torch
 
     base, total, own = algorithm.base, sums[_ITEMS], algorithm.own_tables[_ITEMS]
@@ -139,7 +139,7 @@ def _untouched(table, active, row_of):
 
 @njit(**COMPILED)
 def _mix(mixed, table, where, row_item, items, share):
-    """Write Q of the rows that a user touches."""
+    """Write Q for the rows that a user touches."""
     for row in range(len(where)):
         values, own = row_at(mixed, row), row_at(table, where[row])
         version = row_at(items, row_item[row])
@@ -149,7 +149,7 @@ def _mix(mixed, table, where, row_item, items, share):
 
 @njit(**COMPILED)
 def _unmix(mixed, table, where, row_item, items, share):
-    """Move C by what Q has moved by since it was mixed."""
+    """Move C by the move of Q since it was mixed."""
     for row in range(len(where)):
         values, own = row_at(mixed, row), row_at(table, where[row])
         version = row_at(items, row_item[row])
@@ -168,7 +168,7 @@ def _score_all(scores, vector, table, active, items, share):
 
 @njit(**COMPILED)
 def _hand_over_table(table, active, items, weight, scale, bound, room, change):
-    """Round all of C - G and add it up; return (clipped values, finite)."""
+    """Round all of C - G and add it. Return (clipped values, finite)."""
     clipped, not_finite = 0, 0
     for item in range(len(active)):
         own, version = row_at(table, active[item]), row_at(items, item)
@@ -182,7 +182,7 @@ def _hand_over_table(table, active, items, weight, scale, bound, room, change):
 
 @njit(**COMPILED)
 def _train_part(part, parts, users, common, mixing, change, counts, losses, clipped):
-    """Train every `parts`-th user from `part` on; return whether all values were finite."""
+    """Train every `parts`-th user from `part` on. Return whether all values were finite."""
     sampled, items, active = users.sampled, common.items, mixing.active
     per_positive, batch_size = common.negatives_per_positive, common.batch_size
     scale, bound = np.float32(common.scale), np.float32(common.bound)
@@ -194,7 +194,7 @@ def _train_part(part, parts, users, common, mixing, change, counts, losses, clip
     version_square, all_finite = _square(items, np.arange(n_items)), True
     for user in range(part, len(users.vectors), parts):
         n_positives = sampled.pointers[user + 1] - sampled.pointers[user]
-        # Rows are mixed before each epoch, so that it does not matter what they begin as.
+        # Rows are mixed before each epoch, so their first values do not matter.
         n_samples, n_rows = begin_user(user, sampled, per_positive, items, True, space)
         vector, table, weight = users.vectors[user], users.tables[user], users.weights[user]
         row_item, mixed = space.row_item[:n_rows], space.rows[:n_rows]
