@@ -330,7 +330,7 @@ def test_authority_lost(found, revealing, tmp_path):
     # The lost folder turns up and is started again: it says so, and changes nothing.
     with closing(operators_link(federation.bench, federation.address)) as link:
         look = Delivery(authority_of(federation), link, lambda event: None)
-        with pytest.raises(AuthorityIsOld, match="another folder of this authority went on"):
+        with pytest.raises(AuthorityIsOld, match="another folder of this authority has been used"):
             look.look()
         rotate(authority_of(federation), number=9)
         with pytest.raises(ProtocolError, match="replaced by a restored one"):

@@ -98,7 +98,7 @@ def test_scenario_03_authority_fewer_than_the_minimum(world, key):
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[:2])
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "has 2 contributions, expected at least 3")
+    refused(world, key, "has 2 contributions, but needs at least 3")
 
 
 def test_scenario_03_authority_another_cohort_for_the_same_round(tmp_path, key):

@@ -1,4 +1,4 @@
-"""`fedrec init`: a first settings file."""
+"""`fedrec init`: write a first settings file."""
 
 from __future__ import annotations
 
@@ -52,27 +52,27 @@ def init(
         ),
     ] = _START,
     protection: Annotated[
-        str, typer.Option(help="How updates are protected: bfv, ckks, paillier, masks or none.")
+        str, typer.Option(help="The protection of updates: bfv, ckks, paillier, masks or none.")
     ] = "bfv",
     data: Annotated[
         Path | None,
-        typer.Option(help="Interactions, to set data.path and leave room for their users."),
+        typer.Option(help="Interactions, for data.path and to size federation.maximum_users."),
     ] = None,
     clients: Annotated[
         str,
-        typer.Option(help="Their names, as in a,b,c, or how many will take part; 0 if unknown."),
+        typer.Option(help="The clients' names, as in a,b,c, or their number, or 0 if unknown."),
     ] = "0",
     address: Annotated[
         str, typer.Option(help="parties.address: host:port of the coordinator.")
     ] = "",
-    name: Annotated[str, typer.Option(help="The federation's name; by default the folder's.")] = "",
+    name: Annotated[str, typer.Option(help="The federation's name. Default: the folder's.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     accept_exposure: AcceptExposure = False,
 ) -> Result:
     """Write a commented settings file with safe values.
 
-    With --data the file is read once: federation.maximum_users becomes the next power of two
-    that is at least twice its users, so that clients may join later.
+    With --data, the command reads the file once. It sets federation.maximum_users to the next power
+    of two that is at least twice the number of users, so clients can join later.
     """
     starter, n_items = write_settings(
         path,
@@ -113,12 +113,11 @@ def write_settings(
     force: bool = False,
     accept_exposure: bool = False,
 ) -> tuple[Starter, int]:
-    """Write a first settings file; return what is in it, and how many items the data has.
+    """Write a first settings file. Return its settings, and the number of items in the data.
 
     Raises:
-        SettingsError: the file is there already, nothing may be written there, or the choices do
-            not go together.
-        StorageError: it cannot be written.
+        SettingsError: the file exists, the folder isn't writable, or the choices can't be combined.
+        StorageError: the file can't be written.
     """
     from fedrec.durable import replacing_text, unwritten
     from fedrec.errors import SettingsError
@@ -128,7 +127,7 @@ def write_settings(
 
     if path.exists() and not force:
         raise SettingsError(
-            f"{path} exists already and was not touched.",
+            f"{path} already exists. It wasn't changed.",
             remedy="Choose another name, or give --force to replace it.",
         )
     folder = path.parent
@@ -157,7 +156,7 @@ def write_settings(
 
 
 def client_names(clients: str) -> tuple[str, ...]:
-    """Return the clients' names; a number stands for as many with names of their own."""
+    """Return the clients' names. A number gives that many generated names."""
     from fedrec.errors import SettingsError
     from fedrec.settings.schema import PartiesSettings
 
@@ -168,7 +167,7 @@ def client_names(clients: str) -> tuple[str, ...]:
         return tuple(PartiesSettings(clients=names).clients)
     except ValueError:
         raise SettingsError(
-            f"--clients: {clients!r} is neither a number nor names with commas between.",
+            f"--clients: {clients!r} is neither a number nor a list of names with commas.",
             remedy="Give each client a name of letters, digits and . _ -, as in north,south,west.",
         ) from None
 
@@ -183,10 +182,10 @@ def _count(data: Path) -> tuple[int, int]:
 
 
 def _next_commands(path: Path, data: Path | None, starter: Starter, accepted: str) -> list[str]:
-    """Return what to type next, in order.
+    """Return the next commands to type, in order.
 
     Args:
-        accepted: the flag, behind a blank, where users may be exposed.
+        accepted: the flag after a blank, if users may be exposed.
     """
     shown = shlex.quote(str(path))
     commands = []
@@ -217,13 +216,13 @@ def _checked_name(name: str) -> str:
 
 
 def _folder_name(folder: Path) -> str:
-    """Return a federation's name from the folder's, or the default where it has no letters."""
+    """Return the folder's name as a federation's name, or the default if it has no letters."""
     cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name).strip("-.")
     return cleaned[:64] or "movies"
 
 
 def _relative(path: Path, folder: Path) -> str:
-    """Return a path as a settings file in `folder` names it."""
+    """Return a path relative to a settings file in `folder`."""
     try:
         relative = os.path.relpath(path, folder)
     except ValueError:  # another drive on Windows

@@ -73,7 +73,7 @@ def test_before_the_first_round(tmp_path):
 @pytest.mark.slow
 def test_before_the_first_start(tmp_path):
     world = World(tmp_path)
-    with pytest.raises(StorageError, match="holds no run"):
+    with pytest.raises(StorageError, match="contains no run"):
         recommend(world.settings(), USERS[0])
 
 

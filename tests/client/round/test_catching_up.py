@@ -92,7 +92,7 @@ def test_statements_that_do_not_fit_the_blob(opened, part):
 
 def test_no_statement(opened):
     falsify(opened, lambda found, _: replace(found, statement=None))
-    with pytest.raises(BadSignature, match="key authority, which alone opens sums"):
+    with pytest.raises(BadSignature, match="key authority, the only party that opens sums"):
         follow(opened)
 
 
@@ -157,14 +157,14 @@ def test_a_round_that_was_left_out(world):
     world.play(1)
     world.play(2)
     world.rounds.pop(1)
-    with pytest.raises(RefusedError, match="from version 1, expected kind train from version 0"):
+    with pytest.raises(RefusedError, match="not of kind train from version 0"):
         follow(world)
     assert version(world) == 0
 
 
 def test_another_kind_than_the_signed_one(world):
     falsify(world, lambda found, _: replace(found, kind="count"))
-    with pytest.raises(RefusedError, match="kind train from version 0, expected kind count"):
+    with pytest.raises(RefusedError, match="not of kind count"):
         follow(world)
     assert version(world) == 0
 
@@ -249,7 +249,7 @@ def test_a_round_of_fewer_clients_than_agreed(tmp_path, protection):
     """The plan's minimum binds a coordinator that published it."""
     world = World(tmp_path, protection=protection, rounds={"minimum_clients": 4})
     world.play(1)
-    with pytest.raises(RefusedError, match="has 3 contributions, expected at least 4"):
+    with pytest.raises(RefusedError, match="has 3 contributions, but needs at least 4"):
         follow(world)
     assert version(world) == 0
 
@@ -276,7 +276,7 @@ def test_a_model_of_ones_own(tmp_path, protection):
     world.contribute(round_)
     world.base_state = honest  # type: ignore[method-assign]
     world.publish(round_)
-    with pytest.raises(RefusedError, match="from another model of version 0"):
+    with pytest.raises(RefusedError, match="from a different model"):
         follow(world)
     assert version(world) == 0
 

@@ -289,7 +289,7 @@ def test_a_client_of_another_cell_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cells", "said"), [((2,), "is over clients of cells that are paused"), ((7,), "does not have")]
+    ("cells", "said"), [((2,), "clients of paused cells"), ((7,), "doesn't have")]
 )
 def test_a_word_that_does_not_fit_what_is_published(tmp_path, cells, said):
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)

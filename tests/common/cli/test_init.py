@@ -13,7 +13,7 @@ def test_it_never_replaces_a_file_unasked(fedrec, tmp_path):
     path.write_text("# mine\n")
     outcome = fedrec("init", path)
     assert outcome.code == 2
-    assert "exists already and was not touched" in outcome.err
+    assert "already exists" in outcome.err
     assert path.read_text() == "# mine\n"
     assert fedrec("init", path, "--force").code == 0
     assert load_settings(path, environ={}).protection.name == "bfv"

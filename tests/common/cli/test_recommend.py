@@ -82,7 +82,7 @@ def test_unknown_users_and_items_are_the_commands_fault(fedrec, run, data):
     assert "dora" in unknown.json["message"]
     item = fedrec("recommend", run, "--history", "zzz")
     assert item.code == 2
-    assert "no such item" in item.err
+    assert "has no item" in item.err
     assert fedrec("recommend", run).code == 2
 
 
