@@ -133,7 +133,7 @@ def tune(
     check_is_resumed(accept_other_arithmetic, resume)
     require("optuna", "pyarrow")
     from fedrec_lab.tuning.report import record_of, text_of, write_study
-    from fedrec_lab.tuning.study import Task, run_study
+    from fedrec_lab.tuning.study import StudyTask, run_study
 
     given, chosen = values_of(values), _sampler(sampler)
     contenders = _contenders(source, {}, given, algorithms)
@@ -158,7 +158,7 @@ def tune(
         run = RunFolder.create(settings.output.runs, f"{settings.federation.name}-tune")
     else:
         run = RunFolder.open(resume)
-    task = Task(
+    task = StudyTask(
         users=users,
         catalogue=catalogue,
         folder=run.path,

@@ -102,7 +102,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class StudyTask:
     """What a study trains on, and where.
 
     Attributes:
@@ -223,7 +223,7 @@ Tell = Callable[[Trial], None]
 
 def run_study(
     contenders: Sequence[Contender],
-    task: Task,
+    task: StudyTask,
     *,
     begin: Callable[[], None] = lambda: None,
     tell: Tell = lambda _: None,
@@ -261,7 +261,7 @@ def run_study(
 class _Runner:
     """Trains what the proposals of all algorithms ask for, wave by wave."""
 
-    def __init__(self, contenders: Sequence[Contender], task: Task, tell: Tell) -> None:
+    def __init__(self, contenders: Sequence[Contender], task: StudyTask, tell: Tell) -> None:
         self._loads = {each.algorithm: each.load for each in contenders}
         self._task, self._tell = task, tell
         self.trials: list[Trial] = []
@@ -400,7 +400,7 @@ class _Runner:
 
 
 def _chosen_sampler(
-    tried: Sequence[TriedSetting], task: Task, own: Settings
+    tried: Sequence[TriedSetting], task: StudyTask, own: Settings
 ) -> tuple[Sampler, int]:
     """Return the sampler and the number of trials of one algorithm.
 

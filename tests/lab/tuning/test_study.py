@@ -14,7 +14,7 @@ from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation.seeds import OnValidation
 from fedrec_lab.tuning.contenders import contenders_of
 from fedrec_lab.tuning.report import figures_of, importance_of, text_of, write_study
-from fedrec_lab.tuning.study import Study, Task, Trial, run_study
+from fedrec_lab.tuning.study import Study, StudyTask, Trial, run_study
 
 BASE = {
     "federation.minimum_item_users": 3,
@@ -39,7 +39,7 @@ def planted():
 @pytest.fixture
 def task(planted, tmp_path):
     users, catalogue = planted
-    return Task(users=users, catalogue=catalogue, folder=tmp_path, tries=TRIES)
+    return StudyTask(users=users, catalogue=catalogue, folder=tmp_path, tries=TRIES)
 
 
 def contenders(*names, **changes):
