@@ -1,4 +1,4 @@
-"""`fedrec tune`: which settings are best on validation."""
+"""`fedrec tune`: find the settings that are best on validation."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ def tune(
         typer.Option(
             "--try",
             metavar="KEY=V1,V2,...",
-            help="Values to try; repeat it for combinations. Without it the algorithm's own "
-            "grid is tried, where it has one.",
+            help="Values to try. Repeat it for combinations. The default is the algorithm's own "
+            "grid, if it has one.",
         ),
     ] = None,
     clients: Annotated[
         int,
         typer.Option(
             min=1,
-            help="Clients that share the users. They matter where a client compresses, or looks "
-            "at its own users: client.minimum_own_item_users.",
+            help="Clients that share the users. They matter if a client compresses, or checks its "
+            "own users: client.minimum_own_item_users.",
         ),
     ] = 1,
     cells: CellsOf = "",
     accept_exposure: AcceptExposure = False,
     values: SetValues = None,
 ) -> Result:
-    """Train once with the file's settings and once with each of the others; rank on validation.
+    """Train with the file's settings and with each of the others, and rank them on validation.
 
-    Everything runs in this process, on the data that the file names, as `fedrec simulate` does;
-    test items are never looked at. Where the data lies with clients, tune on what one of them
-    has. Nothing is written: copy the printed lines. Ctrl-C stops and shows what was tried.
+    Everything runs in this process, on the data of the settings file, as in `fedrec simulate`. Test
+    items are never used. If clients hold the data, tune on the data of one of them. Nothing is
+    written: copy the printed lines. Ctrl-C stops and shows what was tried.
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
@@ -86,7 +86,7 @@ def tune(
     users, catalogue = read_users(settings.data, reader="tuning", tell=echo_note)
     n_clients, by_cells, _ = dealt[0]
     rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients or 1, cells=by_cells)
-    stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
+    stop = StopRequest("Stopping after this round. Ctrl-C again stops at once.")
     trials: list[Trial] = []
     popularity: Rates | None = None
     known: list[tuple[Plan, int]] = []
@@ -151,11 +151,11 @@ def _text(
     if best is None:
         return
     if not beaten:
-        yield "None of them is better than popularity on validation; try others with --try."
+        yield "None of them is better than popularity on validation. Try others with --try."
     if not best.values:
         yield "The file's own settings are the best of these."
         return
-    yield "Best; for the settings file:"
+    yield "Best, for the settings file:"
     sections: dict[str, list[str]] = {}
     for key, value in best.values.items():
         section, _, field = key.partition(".")
