@@ -70,6 +70,7 @@ class LinePlot:
     y_is_log: bool = False
     x_ticks: tuple[float, ...] = ()
     y_top: float | None = None
+    y_bottom: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +252,7 @@ def _lines(axes: Axes, plot: LinePlot) -> None:
         axes.set_yscale("log")
         plain_logarithmic(axes.yaxis)
     else:
-        axes.set_ylim(0, plot.y_top)
+        axes.set_ylim(plot.y_bottom, plot.y_top)
     if plot.x_ticks:
         axes.set_xticks(plot.x_ticks)
     elif plot.x_is_whole:

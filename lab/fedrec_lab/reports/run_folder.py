@@ -121,12 +121,12 @@ class RunFolder:
                 self.path.rmdir()
             raise
 
-    def write_settings(self, settings: BaseModel) -> None:
+    def write_settings(self, settings: BaseModel, name: str = SETTINGS_NAME) -> None:
         """Write every setting with its value, as TOML that can be run again from this folder."""
         heading = "The settings of this run, defaults included."
         if isinstance(settings, Settings):
             settings = _seen_from(settings, self.path)
-        self._write(SETTINGS_NAME, settings_to_toml(settings, heading=heading))
+        self._write(name, settings_to_toml(settings, heading=heading))
 
     def write_environment(self, provenance: Provenance | None = None) -> None:
         """Write format, versions, machine and, if this process trains, its training engine."""

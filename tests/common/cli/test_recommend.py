@@ -148,7 +148,7 @@ def test_unknown_items_name_the_flag_and_the_line(fedrec, run, tmp_path):
     found = fedrec("recommend", run, "--similar", "zz")
     assert (found.code, "--similar zz" in found.err) == (2, True)
     both = fedrec("recommend", run, "--similar", "a0", "--user", "anna")
-    assert (both.code, "only one" in both.err) == (2, True)
+    assert (both.code, "Exactly one" in both.err) == (2, True)
 
 
 def test_where_nothing_is_left_it_says_so(fedrec, run, tmp_path):
