@@ -129,8 +129,7 @@ def rotate(
         int, typer.Option(min=0, help="Number of the epoch. 0 means the one after the last.")
     ] = 0,
     settings_file: Annotated[
-        Path | None,
-        typer.Option("--settings", metavar="FILE", help="Changed settings, for a new run."),
+        Path | None, typer.Option("--settings", metavar="FILE", help="Settings for a new run.")
     ] = None,
     host: Annotated[
         list[str] | None,
