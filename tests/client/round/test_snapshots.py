@@ -141,7 +141,7 @@ BAD = {
     of_other_rows: "has separate rows for other items",
     of_whole_tables_beside_a_list_of_rows: "has separate rows of [], not of ['item_embedding']",
     of_rows_beyond_all_numbers: "not in the order of the catalogue",
-    of_rows_that_nobody_trains: "it has rows of its first one",
+    of_rows_that_nobody_trains: "it has the initial rows",
     that_does_not_open: "",
     of_another_round: "",
     that_is_empty: "",

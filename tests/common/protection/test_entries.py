@@ -216,7 +216,7 @@ def test_a_round_of_fewer_rows_than_planned_keeps_as_many_entries(party):
 
 
 def test_packed_ciphertexts_are_refused_with_the_reason():
-    with pytest.raises(SettingsError, match="nobody can move a slot"):
+    with pytest.raises(SettingsError, match="a slot can't move"):
         Paillier.plan(SPEC, preset="packed-3072")
 
 
