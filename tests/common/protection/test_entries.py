@@ -113,7 +113,7 @@ def test_missing_values_are_zeros_at_the_lowest_indices_that_are_left(party):
 
 
 def test_more_values_than_a_message_carries_are_refused(party):
-    with pytest.raises(MalformedUpdate, match="more than 5 values") as caught:
+    with pytest.raises(MalformedUpdate, match="more than 5 nonzero values") as caught:
         party.member.protect(of(dict.fromkeys(range(10, 16), 1)))
     assert "update.indices" in caught.value.remedy
 
