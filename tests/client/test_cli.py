@@ -103,7 +103,7 @@ def test_the_last_line_names_validation_and_test(world, call):
     last = found.out.splitlines()[-1]
     rates = r"HR@10 [01]\.\d{4} NDCG@10 [01]\.\d{4}"
     assert re.fullmatch(
-        r"done: version 4; best on validation is version [1-3]: "
+        r"done: version 4\. Best on validation is version [1-3]: "
         rf"validation {rates}, test {rates} \(protocol full\)",
         last,
     )

@@ -107,7 +107,7 @@ class Starter:
 
     def text(self, file: str = "run.toml") -> str:
         """Return the settings file as TOML with comments."""
-        values = self._values()
+        values = self.values()
         lines = [_INTRODUCTION.format(check=f"fedrec check {shlex.quote(file)}")]
         for section, sentence in section_sentences().items():
             keys = [key for key in values if key.startswith(f"{section}.")]
@@ -144,7 +144,7 @@ class Starter:
             shown += '""' if setting.default is None else as_toml(setting.default)
         return [*(f"# {line}" for line in comment), shown]
 
-    def _values(self) -> dict[str, object]:
+    def values(self) -> dict[str, object]:
         """Return the values of the file. None shows a setting as a comment."""
         tuned, about = TUNED[self.algorithm], ALGORITHMS[self.algorithm].about
         summed = min(self.n_clients, _MOST_SUMMED)

@@ -181,7 +181,7 @@ def compare(
         settings, catalogue.fingerprint(), users, n_clients=n_clients, cells=cells
     )
     identity = digest("fedrec comparison v2", plan_identity, n_clients, budget).hex()
-    parts = None if folder is None else Parts(folder, identity)
+    parts = None if folder is None else Parts(folder, identity, Measurement)
     listener = listener or _Silent()
     found: list[Measurement] = []
     failures: dict[str, str] = {}

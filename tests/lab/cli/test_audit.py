@@ -91,7 +91,7 @@ def coordinator(tmp_path):
 def test_an_empty_folder_breaks_no_promise(fedrec, coordinator):
     outcome = fedrec("audit", coordinator)
     assert outcome.code == 0, outcome.err
-    assert "Nothing was recorded: only the coordinator's folder was looked at." in outcome.out
+    assert "Nothing was recorded, so only the coordinator's folder was checked." in outcome.out
     assert "Every promise about bfv held." in outcome.out
 
 
@@ -103,7 +103,7 @@ def test_a_broken_promise_is_an_exit_code(fedrec, coordinator):
     found = fedrec("audit", coordinator, "--json")
     assert found.code == 1
     wire = found.json["wire"]
-    assert wire["problems"] == ["file users.txt is nothing that may be there: 4 bytes"]
+    assert wire["problems"] == ["file users.txt must not exist: 4 bytes"]
     assert (wire["holds"], wire["protection"]) == (False, "bfv")
 
 
