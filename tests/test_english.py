@@ -28,6 +28,7 @@ DONE = (
     "common/fedrec/model",
     "common/fedrec/plan",
     "common/fedrec/privacy",
+    "common/fedrec/protection",
     "common/fedrec/recommender",
     "common/fedrec/settings",
     "common/fedrec/training",
