@@ -181,7 +181,7 @@ class Federation:
         )
 
     def epsilon_after(self, n_sums: int) -> float | None:
-        """Return the epsilon of the most active user after this number of noisy sums.
+        """Return the largest epsilon of a user after this number of noisy sums.
 
         None without noise.
         """

@@ -95,7 +95,7 @@ class CoordinatorMetrics:
         self._epsilon = gauge("fedrec_privacy_epsilon", "Epsilon of all noisy sums, or 0.")
         self._noisy = gauge("fedrec_privacy_sums", "Number of noisy sums released.")
         self._noisy_most = gauge(
-            "fedrec_privacy_allowed_sums", "Noisy sums that the budget allows, or 0 for any."
+            "fedrec_privacy_allowed_sums", "Noisy sums that the budget allows, or 0 for any number."
         )
         self._heard = gauge(
             "fedrec_authority_heard_timestamp_seconds",

@@ -185,7 +185,7 @@ def test_a_file_that_ends_before_the_folder(found, revealing):
     settings = federation.bench.coordinator_settings()
     assert settings.data.catalogue is not None
     before = content(state_of(federation))
-    with pytest.raises(StateWentBack, match=r"knows round 5 of this run; .* ends before"):
+    with pytest.raises(StateWentBack, match=r"has round 5 of this run, but .* ends earlier"):
         recover(
             settings,
             PublicCatalogue.load(Path(settings.data.catalogue)),

@@ -163,9 +163,7 @@ class Membership:
         """
         key = (kind == "count", n_rows)
         if key not in self._vectors:
-            layout = Layout.of(self.plan, n_rows, len(self.catalogue))
-            if kind == "count":
-                layout = Layout.counting(self.plan, n_rows)
+            layout = Layout.of_round(self.plan, kind, n_rows, len(self.catalogue))
             protection = self.protection.over(layout.vector_spec)
             self._vectors[key] = RoundVector(
                 layout=layout,

@@ -279,7 +279,7 @@ def epoch_went_back(known: int, said: int) -> CoordinatorWentBack:
     """Return the error for a coordinator with an older key epoch than this client's."""
     return CoordinatorWentBack(
         f"The coordinator went back from key epoch {known} to {said}. This client waits and keeps "
-        "its state."
+        "what it has."
     )
 
 

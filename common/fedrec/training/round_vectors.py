@@ -45,7 +45,7 @@ class RoundVectors:
     def of(cls, plan: Plan, n_items: int) -> RoundVectors:
         """Return the vectors of a federation with this plan."""
         exact = plan.privacy.mechanism == "none"
-        layouts = lru_cache(maxsize=4)(partial(_layout, plan, n_items))
+        layouts = lru_cache(maxsize=4)(partial(Layout.of_round, plan, n_items=n_items))
         return cls(
             n_items=n_items,
             largest=Layout.largest(plan, n_items).vector_spec,
@@ -73,9 +73,3 @@ class RoundVectors:
         if not self.least:
             return ActiveRows.whole(self.n_items)
         return ActiveRows.counted(counts, self.least)
-
-
-def _layout(plan: Plan, n_items: int, kind: RoundKind, n_rows: int) -> Layout:
-    if kind == "count":
-        return Layout.counting(plan, n_items)
-    return Layout.of(plan, n_rows, n_items)

@@ -160,7 +160,7 @@ _BYTES = 2
 """The wire type of length-delimited fields. That of numbers is 0."""
 _OFFSET, _DATA = 1 << 3, 2 << 3 | _BYTES
 _VARINT_BYTES = 8
-"""Longer than any allowed length or offset. Longer ones are left to protobuf."""
+"""More bytes than any allowed length or offset takes. Longer ones are left to protobuf."""
 
 
 def part_reader(kind: type[Message]) -> Callable[[bytes], Message | ByteChunk]:

@@ -177,7 +177,7 @@ class RevealStatement(Signed, CoversRows):
         refused: why nothing was opened or published, for operators, or empty.
         paused: cells that sit out, because one of their members made a sum invalid: all of this key
             epoch, in ascending order. The published sum is over the other cells.
-        sequence: the number of the statement, from 1.
+        sequence: one above the previous statement's. The first has 1.
         previous: the previous statement's `digest`.
         kind: the kind of the round.
         trained: the number of training rounds in the resulting model.

@@ -189,7 +189,7 @@ def _figures(figures: Sequence[Figure]) -> list[str]:
     why_none = why_no_figures()
     if figures and why_none:
         return _paragraphs([why_none])
-    # Captions are the only text without escaping here. Text in figures is escaped when they are
+    # The SVG is the only text without escaping here. Text in figures is escaped when they are
     # drawn.
     return [
         f"<figure>{as_element(each.plot)}<figcaption>{escape(each.caption)}</figcaption></figure>"

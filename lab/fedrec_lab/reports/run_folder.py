@@ -166,7 +166,7 @@ class RunFolder:
                 file.write(report.to_json() + "\n")
         except OSError as error:
             raise StorageError(
-                f"{path} cannot be written: {error}.", remedy="Free disk space, then resume it."
+                f"{path} cannot be written: {error}.", remedy="Free disk space. Resume the run."
             ) from error
 
     def appending(self, told: Callable[[RoundReport], None]) -> Callable[[RoundReport], None]:

@@ -44,7 +44,7 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnValidation:
-    """What a run reached on validation. Test has no part in it.
+    """The results of a run on validation, without test.
 
     Attributes:
         rates: of the best version, or None if training diverged.

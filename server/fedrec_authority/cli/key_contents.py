@@ -80,10 +80,10 @@ def _describe(path: Path) -> Content:
     elif kind == "fedrec identity":
         public = Identity.load(path.parent).public
         whose = "the revealer" if path.parent.name == REVEALER_FOLDER else "a client"
-        content |= _client(public, f"{whose}'s private keys. Keep them secret")
+        content |= _client(public, f"{whose}'s private keys, to be kept secret")
     elif kind == "fedrec authority":
         key = Authority.load(path.parent).public_key
-        content["what"] = "the authority's private key. Keep it secret"
+        content["what"] = "the authority's private key, to be kept secret"
         content["authority"] = fingerprint(key)
     elif kind == "fedrec authority membership":
         membership = MemberRegister.from_json(path.read_bytes(), str(path))

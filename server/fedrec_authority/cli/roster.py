@@ -108,7 +108,7 @@ def replace_member(
 ) -> Result:
     """Replace a member's keys by new ones of the same party. First compare their id.
 
-    Use this for lost or stolen keys. Do not give the place to another party: its data would reveal
+    Use this for lost or stolen keys. Don't give the place to another party: its data would reveal
     the old party's. Remove the old party and add the new one instead.
     """
     from fedrec.identity.public import PublicIdentity
@@ -129,7 +129,7 @@ def rotate(
         int, typer.Option(min=0, help="Number of the epoch. 0 means the one after the last.")
     ] = 0,
     settings_file: Annotated[
-        Path | None, typer.Option("--settings", metavar="FILE", help="Settings file with changes.")
+        Path | None, typer.Option("--settings", metavar="FILE", help="Settings for a new run.")
     ] = None,
     host: Annotated[
         list[str] | None,

@@ -15,7 +15,7 @@ from fedrec_server.rounds.state import Round, Rules, Silence, State
 STALLED_AFTER = 3
 """Number of rounds abandoned in a row after which the next one opens only after a pause."""
 LONGEST_SKIP = 16
-"""The longest time that a cell sits out, in rounds, and the longest pause, in first pauses."""
+"""Most rounds that a cell sits out, and the longest pause as a multiple of the first."""
 FIRST_PAUSE_SECONDS = 60.0
 """Upper limit of the first pause, however long the deadline."""
 
@@ -60,7 +60,7 @@ def is_left_out(state: State, client_id: ClientId, number: RoundId) -> bool:
 
 
 def missed_by_none(rules: Rules, clients: Collection[ClientId]) -> frozenset[ClientId]:
-    """Return the clients that all others count without: guests, or all if there are no cells.
+    """Return the clients whose absence excludes no other client: guests, or all without cells.
 
     If a client of a cell's core is missing, the whole cell sits out, even if its updates were
     acknowledged.

@@ -24,7 +24,7 @@ from fedrec.wire.messages import (
 from fedrec_server.rounds.by_client import Asked, ByClient, Counted
 
 _PASSED_OVER_ROUNDS = 16
-"""Training rounds without a client that was here and did not answer a count round."""
+"""Number of training rounds that leave out a present client that did not answer the count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,9 +242,9 @@ class Round:
     def of_one_model(self) -> Mapping[ClientId, UploadHeader]:
         """Return the largest group of updates that start from the same model.
 
-        A reader of the round refuses it if they differ. Once the coordinator knows the model, it
-        accepts only one. In an epoch's first round, or without encryption, it does not know the
-        model.
+        A reader refuses a round whose updates start from different models. Once the coordinator
+        knows the model, it accepts only updates that start from it. In an epoch's first round, or
+        without encryption, it does not know the model.
         """
         sizes = self.accepted.models
         if len(sizes) < 2:

@@ -103,7 +103,7 @@ class LatestQuality:
         self.quality = found
 
     def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
-        """Take over newly committed changes."""
+        """Follow committed changes."""
         for change in changes:
             if isinstance(change, RoundPublished):
                 self._take(change.round, change.metrics)
@@ -139,7 +139,7 @@ class CountedUpdates:
         }
 
     def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
-        """Take over a newly published round."""
+        """Follow published rounds."""
         published = any(isinstance(change, RoundPublished) for change in changes)
         if not published or before.current is None:
             return

@@ -37,7 +37,7 @@ Listener = Callable[[State, tuple[Change, ...]], None]
 
 
 class LiveRun:
-    """The part of a run that all parts of a coordinator share.
+    """The state of a run, shared by all parts of a coordinator.
 
     All state changes go through `step` and one transaction, one after another. Database and sum
     belong to a single worker thread.

@@ -100,7 +100,7 @@ class AdminService(AdminServicer):
                 "This coordinator serves no page.",
                 remedy="Set coordinator.page, such as 127.0.0.1:7448, and restart it.",
             )
-        # Without a page, no web server may be installed.
+        # Without a page, a web server need not be installed.
         from fedrec_server.page.serving import LINK_SECONDS
 
         link = self._page.new_link()

@@ -97,7 +97,7 @@ def test_a_replayed_contribution(world, key):
     round_ = world.open(2)
     round_.contributions = dict(old.contributions)
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "is about ('films', 'run-1', 1, 1)")
+    refused(world, key, "contributed to ('films', 'run-1', 1, 1)")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_clients_that_were_told_different_bases(world, key, said):
     held_back = world.puppets[0]
     world.put(round_, held_back, round_.contributions[held_back.client_id][1], base_round=0)
     world.run_revealer(lambda: world.reveal(round_, base_round=said))
-    refused(world, key, f"starts from version {said}" if said == 0 else "expected kind train")
+    refused(world, key, f"starts from version {said}" if said == 0 else "not of kind train")
 
 
 def test_other_bytes_than_the_signed_ones(world, key):
@@ -174,7 +174,7 @@ def test_a_contribution_that_cannot_be_read(world, key):
     honest = world.reveal(round_)
     round_.contributions[member.client_id] = (header, payload)
     world.run_revealer(lambda: replace(honest, contributions=round_.headers))
-    refused(world, key, "not a message")
+    refused(world, key, "aren't a message")
 
 
 def test_a_sum_out_of_range_is_not_published(world):

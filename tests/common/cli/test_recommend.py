@@ -107,7 +107,7 @@ def test_a_folder_to_resume_from_must_be_one(fedrec, tmp_path, interactions_file
     assert fedrec("init", settings, "--data", interactions_file).code == 0
     found = fedrec("simulate", settings, "--resume", tmp_path / "nowhere")
     assert found.code == 2
-    assert "is no run folder" in found.err
+    assert "is not a run folder" in found.err
 
 
 def test_what_is_like_an_item(fedrec, run):
