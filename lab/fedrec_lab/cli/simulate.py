@@ -135,7 +135,7 @@ def run_seeds(
             protect=protect,
             accept_exposure=accept_exposure,
         )
-        typer.echo(f"Seed {result.seed} stopped. Resume with: {shlex.join(again)}", err=True)
+        typer.echo(f"Seed {result.seed} stopped. To resume: {shlex.join(again)}", err=True)
     is_stopped = unfinished or len(results) < len(seeds)
     measured = settings.evaluation
     return Result(
