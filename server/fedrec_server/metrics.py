@@ -155,7 +155,7 @@ class CoordinatorMetrics:
         engine = self._engine
         state, presence, ending = engine.run.state, engine.run.presence, engine.run.state.ending
         self._done.set(state.rounds_published)
-        self._planned.set(state.rules.rounds.total + 2)
+        self._planned.set(state.rules.rounds.published)
         self._listed.set(len(state.roster))
         self._here.set(len(presence.live() & state.roster))
         self._awaited.set(0 if ending else len(missing(state, presence)))

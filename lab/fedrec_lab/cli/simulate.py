@@ -95,7 +95,7 @@ def run_seeds(
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.simulation.seeds import settings_of_seeds, simulate_seeds
 
-    n_rounds = settings.rounds.total + 2
+    n_rounds = settings.rounds.published
     name = settings.federation.name
     users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
     rows = None
@@ -292,7 +292,7 @@ def simulate(
     with (
         run.removed_if_empty(),
         stop.on_interrupt(),
-        round_progress("", settings.rounds.total + 2) as told,
+        round_progress("", settings.rounds.published) as told,
     ):
         result = run_federation(
             settings,

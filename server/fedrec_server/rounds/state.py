@@ -12,7 +12,6 @@ from fedrec.plan.protections import opening_seconds
 from fedrec.plan.schema import RoundSettings
 from fedrec.protection import PROTECTIONS, ProtectionPlan, Steps
 from fedrec.protection.round_protocol import ONE_STEP, SUMMING
-from fedrec.protection.settings import FEWEST_SUMMANDS
 from fedrec.wire.chunks import Blob
 from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import (
@@ -185,10 +184,8 @@ class Rules:
     @property
     def needed(self) -> int:
         """Return the fewest clients, without guests, with which a round opens and is published."""
-        if not (self.needs_reveal or self.hides_updates):
-            return self.rounds.minimum_clients
-        floor = max(FEWEST_SUMMANDS, self.rounds.minimum_summands, self.fewest_revealed)
-        return max(self.rounds.minimum_clients, floor)
+        hidden = self.needs_reveal or self.hides_updates
+        return self.rounds.fewest_summands(hidden, self.fewest_revealed)
 
     @property
     def most_counted(self) -> int | None:
