@@ -22,7 +22,7 @@ from fedrec_server.rounds.changes import (
     StepEnded,
     UpdateCounted,
 )
-from fedrec_server.rounds.state import PHASES, Phase, State
+from fedrec_server.rounds.state import PHASES, State
 
 LOOKED_SECONDS = 1.0
 UPLOAD = "SubmitUpdate"
@@ -70,7 +70,7 @@ class CoordinatorMetrics:
         numbers.gauge(
             "fedrec_disk_reserve_bytes", "Free space below which uploads are refused."
         ).set(settings.reserve_bytes)
-        self._phase: Phase | None = None
+        self._phase: str | None = None
         self._since = self._looked = engine.run.clock.now()
         self._charged = -1
         self._look()
