@@ -34,6 +34,7 @@ from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation.recording import record_simulation
+from fedrec_lab.simulation.result import with_tail
 from fedrec_lab.simulation.runner import never, simulate
 
 _SECONDS_BETWEEN_LOOKS = 0.1
@@ -334,6 +335,7 @@ def run_seed(
         users=job.users,
         catalogue=job.catalogue,
     )
+    result = with_tail(result)
     record_simulation(result, run)
     return SeedResult(
         seed=job.seed,
