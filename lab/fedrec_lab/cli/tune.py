@@ -1,4 +1,4 @@
-"""`fedrec tune`: which algorithm and which settings are best on validation."""
+"""`fedrec tune`: find the algorithm and settings that are best on validation."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ def tune(
         typer.Option(
             "--try",
             metavar="KEY=V1,V2,...",
-            help="Values to try, in place of the algorithm's own; repeat it for combinations.",
+            help="Values to try, in place of the algorithm's own. Repeat it for combinations.",
         ),
     ] = None,
     sampler: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="grid: all combinations; random; tpe: guided by earlier trials. By default grid "
-            "if --trials is enough for it, else tpe.",
+            help="grid (all combinations), random, or tpe (guided by earlier trials). The default "
+            "is grid if --trials is enough for it, else tpe.",
         ),
     ] = "",
     trials: Annotated[
@@ -77,7 +77,7 @@ def tune(
         typer.Option(
             min=0,
             max=1000,
-            help="The most settings to try for each algorithm; 0 is 16, or all combinations of "
+            help="Settings to try for each algorithm, at most. 0 for 16, or all combinations of "
             "--try.",
         ),
     ] = 0,
@@ -85,25 +85,28 @@ def tune(
         str,
         typer.Option(
             metavar="N|LIST",
-            help="Seeds for each trial: how many, from federation.seed on, or a list as in 1,7.",
+            help="Seeds for each trial: their number, from federation.seed on, or a list as in "
+            "1,7.",
         ),
     ] = "1",
     jobs: Annotated[
         int,
-        typer.Option(min=0, help="Trainings at a time, each in its own process; 0 is one a core."),
+        typer.Option(
+            min=0, help="Trainings at a time, each in its own process. 0 for one per core."
+        ),
     ] = 1,
     clients: Annotated[
         int,
         typer.Option(
             min=1,
-            help="Clients that share the users. They matter where a client compresses, or looks "
-            "at its own users: client.minimum_own_item_users.",
+            help="Clients that share the users. They matter if a client compresses, or checks its "
+            "own users: client.minimum_own_item_users.",
         ),
     ] = 1,
     cells: CellsOf = "",
     resume: Annotated[
         Path | None,
-        typer.Option(help="Go on in this folder; what is trained there is not trained again."),
+        typer.Option(help="Resume in this folder, without training anything twice."),
     ] = None,
     accept_other_arithmetic: AcceptOtherArithmetic = False,
     accept_exposure: AcceptExposure = False,
@@ -111,14 +114,13 @@ def tune(
 ) -> Result:
     """Try settings and algorithms, rank them on validation, and write the best settings.
 
-    The starting settings are the first trial of each algorithm. Everything runs on this machine,
-    on the data that the file names; test items are never looked at. Where the data is with
-    clients, tune on what one of them has. If a best value is the last of its list, the list is
-    widened while there are trials left.
+    The starting settings are the first trial of each algorithm. Everything runs on this machine, on
+    the data of the file. Test items are never used. If clients hold the data, tune on the data of
+    one of them. If a best value is the last of its list, the list is widened while trials are left.
 
     The folder, whose path is the last line on stdout, has best.toml, trials.parquet, results.json
-    and figures. `fedrec simulate` runs best.toml. Ctrl-C stops after the round and saves; --resume
-    goes on to the same trials. It needs optuna: pip install 'fedrec[tune]'.
+    and figures. `fedrec simulate` runs best.toml. Ctrl-C stops after the round and saves. --resume
+    continues to the same trials. It needs optuna: pip install 'fedrec[tune]'.
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
@@ -184,7 +186,7 @@ def tune(
         reached = trial.note if trial.ndcg is None else f"NDCG {trial.ndcg:.4f}"
         typer.echo(f"{trial.algorithm} {trial.number + 1}  {trial.text}  {reached}", err=True)
 
-    stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
+    stop = StopRequest("Stopping after this round. Ctrl-C again stops at once.")
     with run.removed_if_empty(), stop.on_interrupt():
         study = run_study(contenders, task, begin=begin, tell=tell, stop=stop.requested)
         write_study(study, run)

@@ -264,7 +264,12 @@ def _rows(
         samples: dict[Protocol, list[Sample]] = {}
         mine = [measurement for measurement in found if measurement.method == method]
         for each in mine:
-            sample = Sample(seed=each.seed, rates=each.rates, chosen=each.chosen)
+            sample = Sample(
+                seed=each.seed,
+                rates=each.rates,
+                chosen=each.chosen,
+                validation=each.validation,
+            )
             samples.setdefault(each.protocol, []).append(sample)
         notes = [f"seed {each.seed}: {each.note}" for each in mine if each.note]
         failure = failures.get(method, " ".join(dict.fromkeys(notes)))

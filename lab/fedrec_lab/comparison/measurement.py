@@ -46,6 +46,7 @@ class Measurement:
         chosen: the choice of validation, such as "round 9", or empty without one.
         note: a caveat.
         ranks: of every user's test item, as `kept_ranks` has them, or empty where unknown.
+        validation: rates on the validation items, on which the choice was made.
     """
 
     method: str
@@ -56,6 +57,7 @@ class Measurement:
     chosen: str = ""
     note: str = ""
     ranks: tuple[float, ...] = ()
+    validation: Rates | None = None
 
 
 def kept_ranks(ranks: NDArray[np.float64], at: int) -> tuple[float, ...]:
@@ -315,6 +317,7 @@ def measurements_of(
             ranks=kept_ranks(known[row.method], table.at)
             if protocol == plan.evaluation.protocol and row.method in known
             else (),
+            validation=result.on_validation(row.method, protocol),
         )
         for row in rows
         for protocol, samples in row.samples.items()

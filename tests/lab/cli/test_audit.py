@@ -22,7 +22,7 @@ def settings_file(tmp_path):
 def test_it_names_whom_the_sums_determine(fedrec, settings_file):
     outcome = fedrec("audit", settings_file)
     assert outcome.code == 0, outcome.err
-    assert "1 of 3 users are determined, at least." in outcome.out
+    assert "At least 1 of 3 users are determined." in outcome.out
     assert "  cleo\n" in outcome.out
     assert "Raise federation.minimum_item_users" in outcome.out
     found = fedrec("audit", settings_file, "--json").json["sums"]
@@ -68,7 +68,7 @@ def test_what_applies_is_chosen(fedrec, settings_file, tmp_path):
     (run / "resolved.toml").write_text(text)
     assert fedrec("audit", run, "--json").json["sums"]["determined"] == ["cleo"]
     refused = fedrec("audit", settings_file, "--only", "sum")
-    assert refused.code == 2 and "Audits are sums, dp, indices, wire." in refused.err
+    assert refused.code == 2 and "Choose from sums, dp, indices, wire." in refused.err
 
 
 def test_its_help_names_the_audits(fedrec):
