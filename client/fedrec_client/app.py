@@ -1,4 +1,4 @@
-"""A client process: the settings, put together into a session."""
+"""The client process: it builds sessions from settings and runs them."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ if TYPE_CHECKING:
     from fedrec.training.learner import Learner
 
 
-_PREPARING = "compiles the trainer: some ten seconds the first time on a machine, then a moment"
+_PREPARING = "compiles the trainer, about ten seconds the first time on a machine, then a moment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOutcome:
-    """How a client's work in a run ended.
+    """The end of a client's work in a run.
 
     Attributes:
         version: the last published round that the model contains.
-        best_round: the version that measured best on validation, or None.
-        validation: its rates over all clients' users under `protocol`; None where nothing was
+        best_round: the version with the best validation rates, or None.
+        validation: its rates over all clients' users under `protocol`. None if nothing was
             measured.
-        test: its rates on the test items, which chose nothing.
+        test: its rates on the test items, which had no influence on the choice.
         at: the K of the rates.
     """
 
@@ -80,7 +80,7 @@ class ClientOutcome:
 
 
 def _kept(store: PrivateStore) -> int:
-    """Return the last round of which something is kept, 0 before the first."""
+    """Return the last round with stored results, or 0."""
     return store.state.version if store.is_bound else 0
 
 
@@ -89,12 +89,12 @@ class ClientApp:
 
     Args:
         settings: a whole settings file.
-        link: the coordinator; by default gRPC to `client.coordinator`.
-        on_event: told of everything that happens.
+        link: the coordinator. The default is gRPC to `client.coordinator`.
+        on_event: receives all events.
         backoff: how long to wait for a silent coordinator, and what stops the client.
         clock: the time.
-        accept_exposure: who runs the client knows what a plan without encryption exposes.
-        accept_other_arithmetic: go on with a run that was trained under other arithmetic.
+        accept_exposure: accept what a plan without encryption exposes.
+        accept_other_arithmetic: continue a run that was trained under other arithmetic.
     """
 
     def __init__(
@@ -122,28 +122,28 @@ class ClientApp:
 
     @property
     def wants_new_run(self) -> bool:
-        """Whether `new_run` was asked for and is not used up: it counts for one run."""
+        """Whether `new_run` was given and is not used up: it is valid for a single run."""
         return self._new_run
 
     def run(self, *, new_run: bool = False) -> ClientOutcome:
-        """Enrol, work until the run is over, and return how it ended.
+        """Enrol, work until the run is over, and return its outcome.
 
         Args:
-            new_run: leave the run that the state folder belongs to for the coordinator's. That
-                is somebody's word for one run: once this client took part it is used up.
+            new_run: replace the state folder's run by the coordinator's. This consent is valid for
+                a single run: it is used up once this client participates.
 
         Raises:
-            Stopped: somebody asked to stop; everything is saved.
-            FedrecError: the client cannot, or must not, go on.
+            Stopped: a stop was requested. Everything is saved.
+            FedrecError: the client cannot, or must not, continue.
         """
         self._new_run = new_run
         check_one_party(self._settings.data)
         authority_key = read_authority_key(Path(self._settings.client.authority_key))
-        # Before the folder is touched: a mistyped path makes no client.
+        # Before the folder is touched: a mistyped path must not create a client.
         identity = self._identity()
         require_writable(self._folder, "client.state")
         try:
-            # A second process on the folder does not open it, and says nothing for the first.
+            # A second process must not open the folder, nor send a goodbye for the first.
             with (
                 PrivateStore(self._folder) as store,
                 saying_goodbye(self._reach, identity.client_id),
@@ -156,11 +156,11 @@ class ClientApp:
     def _run(self, store: PrivateStore, identity: Identity, authority_key: bytes) -> ClientOutcome:
         new_run = self._new_run
         if store.is_bound and not new_run:
-            # The user who moved the folder learns it at once, not when the coordinator answers.
+            # A user that moved the folder learns it at once, not when the coordinator answers.
             plan = plan_from_json(store.state.pin.plan_json.encode())
             self._go_on(store, self._provenance(plan))
         if new_run or not store.is_bound:
-            # Nor does it apply for users whom it does not find.
+            # Nor does it apply for users that it does not find.
             read_source(self._settings.data, reader="a client")
         journal = RoundJournal(self._folder, self._clock, self._meter, self._on_event)
         if store.is_bound and not new_run:
@@ -185,10 +185,10 @@ class ClientApp:
                     asked = 0
                     continue
             except DiskFull as error:
-                # What was committed is on disk; from there it goes on.
+                # Committed data is on disk, and the client continues from there.
                 if full_at != _kept(store):
                     asked, full_at = 0, _kept(store)
-                    again = "Retried until there is space."
+                    again = "The client retries until there is space."
                     journal.tell("disk_full", detail=f"{error} {again}")
             except (NotInRoster, CoordinatorWentBack) as error:
                 if behind != (why := why_behind(error, store)):
@@ -198,11 +198,11 @@ class ClientApp:
             asked += 1
 
     def _reach(self) -> Link:
-        """Return the bare link to the coordinator, the same one for as long as the client runs.
+        """Return the bare link to the coordinator, the same one while the client runs.
 
         Raises:
-            KeysError: this client has no certificate that fits.
-            CertificateExpired: this machine's clock is outside its dates.
+            KeysError: this client has no valid certificate.
+            CertificateExpired: this machine's clock is outside the certificate's dates.
         """
         if self._bare_link is None:
             self._bare_link = open_link(self._settings)
@@ -211,7 +211,7 @@ class ClientApp:
     def _is_admitted(
         self, chain: RosterChain, membership: Membership, journal: RoundJournal
     ) -> bool:
-        """Tell whether the roster follows from the one before; where not, let go of its keys."""
+        """Return whether the roster follows from the previous one. If not, discard its keys."""
         try:
             chain.admit(membership.roster, membership.run)
         except (RosterBreaksCells, DiskFull) as error:
@@ -224,7 +224,7 @@ class ClientApp:
         return True
 
     def _identity(self) -> Identity:
-        """Return this client's keys; who was invited makes them at the first start."""
+        """Return this client's keys. An invited client creates them at the first start."""
         client = self._settings.client
         invited = client.invitation is not None and Path(client.invitation).exists()
         if invited and not (self._folder / KEY_FILE).exists():
@@ -232,7 +232,7 @@ class ClientApp:
         return known_identity(self._folder, client.label)
 
     def _apply(self, identity: Identity, journal: RoundJournal) -> None:
-        """Apply with the invitation where there is one and no certificate yet."""
+        """Apply with the invitation, if there is one and no certificate yet."""
         if self._settings.client.invitation is None or certificate_path(self._settings).exists():
             return
         bare = self._bare_link or invited_link(self._settings)
@@ -244,32 +244,32 @@ class ClientApp:
                 link.close()
 
     def _places(self, identity: Identity) -> str:
-        """Return which folder, keys and data this client works with, for people."""
+        """Return a line with the folder, keys and data of this client."""
         path = self._settings.data.path
         data = "none" if path is None else str(Path(path).absolute())
         state = self._folder.absolute()
         return f"client id {identity.client_id[:SHOWN_CHARS]}, state {state}, data {data}"
 
     def _say_place(self, membership: Membership, journal: RoundJournal) -> None:
-        """Tell people that this client is in no sum yet, or is waited for though they said not."""
+        """Report that this client is in no sum yet, or awaited despite its settings."""
         if membership.identity.public in membership.roster.unplaced:
-            detail = f"a member, and in no sum yet: {membership.roster.why_unplaced()}"
+            detail = f"a member, but in no sum yet: {membership.roster.why_unplaced()}"
             journal.tell("unplaced", detail=detail)
         cell = membership.roster.partition.cell_of(membership.identity.client_id)
         waited_for = cell is not None and membership.identity.client_id in cell.core
         if waited_for and self._settings.client.when_away == "go_on":
             journal.tell(
                 "waited_for",
-                detail="client.when_away counts when a client applies; rounds go on without this "
-                "one after `fedrec client leave`",
+                detail="client.when_away takes effect when a client applies. Run `fedrec client "
+                "leave` to let rounds continue without this one",
             )
 
     def _patient(self, link: Link, journal: RoundJournal) -> Link:
         def trouble(error: FedrecError) -> None:
-            journal.tell("unreachable", detail=f"{error} Tried again until it answers.")
+            journal.tell("unreachable", detail=f"{error} The client retries until it answers.")
 
         def answer(failed: int) -> None:
-            journal.tell("reached", detail=f"after {failed} calls that failed")
+            journal.tell("reached", detail=f"after {failed} failed calls")
 
         return patient_link(
             link,
@@ -286,10 +286,10 @@ class ClientApp:
         authority_key: bytes,
         link: Link,
     ) -> Membership | None:
-        """Enrol in the present key epoch; None where its roster does not list this client yet.
+        """Enrol in the current key epoch. Return None if its roster does not list this client yet.
 
         Raises:
-            NotInRoster: this client was a member before; asking again is for people to decide.
+            NotInRoster: this client was a member before. The owner decides whether to apply again.
         """
         local = self._settings.data.catalogue
         try:
@@ -310,7 +310,7 @@ class ClientApp:
         if found.roster.ca_sha256 != certificate_sha256(issuer):
             raise KeysError(
                 "client.authority_key: certificates of this federation come from another issuer "
-                "than the file says.",
+                "than this file names.",
                 remedy="Ask the data owners for authority.pub.json again.",
             )
         return found
@@ -324,11 +324,11 @@ class ClientApp:
         *,
         is_told: bool,
     ) -> Finished | None:
-        """Work through one key epoch; None when another one began.
+        """Work through one key epoch. Return None when another one began.
 
         Args:
-            is_told: whether people hear of what comes before the first round: not at every try
-                on a full disk.
+            is_told: whether to report the steps before the first round, which are not repeated at
+                every attempt on a full disk.
         """
         learner = None
         journal.run = membership.run
@@ -374,7 +374,7 @@ class ClientApp:
         return None if isinstance(ended, EpochChanged) else ended
 
     def _check_exposure(self, membership: Membership, n_users: int) -> None:
-        """Refuse to contribute what others could read, unless it was accepted here."""
+        """Refuse to contribute data that others could read, unless that was accepted here."""
         client, roster = self._settings.client, membership.roster
         check_users(membership.plan, n_users)
         check_own_floor(client.minimum_own_item_users, n_users)
@@ -390,7 +390,7 @@ class ClientApp:
     def _learner(
         self, membership: Membership, n_users: int, provenance: Provenance | None
     ) -> Learner:
-        # torch takes seconds to import; `fedrec client --help` must not wait for it.
+        # torch takes seconds to import, and `fedrec client --help` must not wait for it.
         from fedrec.training.learner import Learner
 
         client = self._settings.client
@@ -401,10 +401,10 @@ class ClientApp:
             scratch=self._folder,
             workers=client.workers,
         )
-        # Before anything is trained that could not be kept.
+        # Before training: its results must have room.
         learner.local.room.make_ready(n_users, learner.server.algorithm.private_widths)
         self._record_environment(provenance)
-        # Before the first task: compiling must not eat a round's deadline, nor a Ctrl-C.
+        # Before the first task: compiling must not use up a round's deadline or delay Ctrl-C.
         self._stop.aside(learner.warm_up)
         return learner
 
@@ -418,7 +418,10 @@ class ClientApp:
         store.go_on(present, accepted=accepted, now=self._clock.now())
 
     def _record_environment(self, provenance: Provenance | None) -> None:
-        """Leave in the state folder where this run's rounds are trained; the last start counts."""
+        """Record in the state folder the environment in which this run's rounds are trained.
+
+        The last start counts.
+        """
         from fedrec.durable import write_whole
         from fedrec.environment import describe_environment
 
@@ -437,7 +440,7 @@ class ClientApp:
         if store.is_bound and store.state.pin.run == pin.run:
             self._go_on(store, present)
         store.bind(pin, membership.epoch, new_run=self._new_run, provenance=present)
-        # Or a client that is removed later would apply again by itself.
+        # Otherwise, a client that is removed later would apply again automatically.
         self._new_run = False
 
     def _tell_tail(self, store: PrivateStore, journal: RoundJournal) -> None:

@@ -1,4 +1,4 @@
-"""`fedrec client`: taking part in a federation, and using what came of it."""
+"""`fedrec client`: participate in a federation, and use the resulting model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fedrec_client.state.held_model import Which
 
 
-app = typer.Typer(name="client", help="Take part in a federation.", no_args_is_help=True)
+app = typer.Typer(name="client", help="Participate in a federation.", no_args_is_help=True)
 
 SettingsFile = Annotated[Path, typer.Argument(metavar="SETTINGS.toml", help="The settings file.")]
 StateFolder = Annotated[str | None, typer.Option("--state", help="client.state: the state folder.")]
@@ -46,23 +46,23 @@ def run(
     state: StateFolder = None,
     data: DataFile = None,
     new_run: Annotated[
-        bool, typer.Option("--new-run", help="Leave the stored run for the coordinator's.")
+        bool, typer.Option("--new-run", help="Replace the stored run by the coordinator's.")
     ] = False,
     values: SetValues = None,
     give_up_after: Annotated[
-        int, typer.Option(min=0, help="Give up after so many failed calls in a row; 0 never.")
+        int, typer.Option(min=0, help="Give up after this many failed calls in a row. 0: never.")
     ] = 0,
     accept_other_arithmetic: AcceptOtherArithmetic = False,
     accept_exposure: AcceptExposure = False,
 ) -> Result:
-    """Take part until the run is over; Ctrl-C saves and stops, and the same command goes on.
+    """Participate until the run is over. Ctrl-C saves and stops. Run the same command to continue.
 
-    The state folder has the client's keys already: `fedrec client identity` makes them. Who was
-    invited (client.invitation) makes them here, applies, and waits to be admitted.
+    The state folder already has the client's keys, from `fedrec client identity`. An invited client
+    (client.invitation) creates them here, applies, and waits to be admitted.
 
-    On a machine that rounds otherwise, or with other libraries, a client does not go on with a run
-    that it is in, unless --accept-other-arithmetic is given: what it contributes is as good, and
-    concerns no other party, but not the bits that it would have been before.
+    On a machine with other rounding or other libraries, a client does not continue its run without
+    --accept-other-arithmetic. Its contributions are as good, and no other party is affected, but
+    their bits differ from before.
     """
     from fedrec.environment import ACCEPT_FLAG
     from fedrec.errors import PrivacyBudgetSpent
@@ -106,8 +106,8 @@ def run(
         with metrics_endpoint(metrics.registry, where) or nullcontext(), stop.on_signals():
             outcome = client.run(new_run=new_run)
     except (Stopped, KeyboardInterrupt):
-        # A user who left one run for another did not agree to leave the next one, too; nor does who
-        # accepted one machine accept the next.
+        # Leaving one run for another is no consent to leave the next one, and accepting one machine
+        # is no consent to the next.
         used = {ACCEPT_FLAG} | (set() if client.wants_new_run else {"--new-run"})
         raise stopped(["fedrec", *(word for word in sys.argv[1:] if word not in used)]) from None
     spent = outcome.reason.startswith(BUDGET_SPENT)
@@ -119,7 +119,7 @@ def run(
 
 
 def _best(outcome: ClientOutcome) -> str:
-    """Return the version that recommends from here on, and what it reached, by name."""
+    """Return the version that recommends from now on, and its rates, by name."""
     named = {"validation": outcome.validation, "test": outcome.test}
     rates = [
         f"{split} HR@{outcome.at} {found.hr:.4f} NDCG@{outcome.at} {found.ndcg:.4f}"
@@ -129,30 +129,30 @@ def _best(outcome: ClientOutcome) -> str:
     if not rates:
         return ""
     return (
-        f"; best on validation is version {outcome.best_round}: {', '.join(rates)} "
-        f"(protocol {outcome.protocol})"
+        f". Best on validation is version {outcome.best_round}: {', '.join(rates)} (protocol "
+        f"{outcome.protocol})"
     )
 
 
 @app.command()
 def export(
     settings_file: SettingsFile,
-    to: Annotated[Path, typer.Option(metavar="FILE", help="FILE.parquet or FILE.csv, to write.")],
-    n: Annotated[int, typer.Option("-n", min=1, help="How many items for each user.")] = 100,
+    to: Annotated[Path, typer.Option(metavar="FILE", help="FILE.parquet or FILE.csv to write.")],
+    n: Annotated[int, typer.Option("-n", min=1, help="Number of items for each user.")] = 100,
     latest: Latest = False,
     include_seen: Annotated[
-        bool, typer.Option("--include-seen", help="Also what users have already.")
+        bool, typer.Option("--include-seen", help="Include items that users already have.")
     ] = False,
     exclude: ExcludedItems = None,
     candidates: CandidateItems = None,
     state: StateFolder = None,
     data: DataFile = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> Result:
-    """Write what all of this client's users are recommended, as a table for its owner alone.
+    """Write recommendations for all of this client's users as a table, readable by its owner only.
 
-    A row is a user's item: user_id, rank, item_id, title, score and the model's version. The file
-    says what people like; who may read it is for its owner to say.
+    Each row is an item for a user: user_id, rank, item_id, title, score and the model's version.
+    The file reveals users' interests. Its owner decides on further access.
     """
     from fedrec.settings.validation import load_settings
     from fedrec_client.recommending import Wanted, export_recommendations
@@ -162,10 +162,10 @@ def export(
     wanted = Wanted(n=n, exclude_seen=not include_seen, exclude=exclude, candidates=candidates)
     which: Which = "latest" if latest else "best"
     found = export_recommendations(settings, to, wanted, which=which, force=force)
-    said = f"Version {found.version}: {found.n_rows} recommendations to {found.n_users} users; "
+    said = f"Version {found.version}: {found.n_rows} recommendations to {found.n_users} users. "
     return Result(
         content=asdict(found) | {"file": str(found.file)},
-        text=(f"{said}readable by its owner only.", str(found.file)),
+        text=(f"{said}Readable by its owner only.", str(found.file)),
     )
 
 
@@ -175,13 +175,13 @@ def export_model(
     to: Annotated[Path, typer.Option(metavar="FOLDER", help="A run's folder, or a new one.")],
     latest: Latest = False,
     state: StateFolder = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a model that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing model.")] = False,
 ) -> Result:
     """Write the shared model and the catalogue, for `fedrec recommend` and for Python.
 
-    It holds what the members' sums made: item rows, the counts of their holders and the plan.
-    Users' own vectors stay here. Under encryption the coordinator never had the model; give the
-    file only to those who may read it.
+    The file holds the result of the members' sums: item rows, the counts of their holders and the
+    plan. Users' own vectors stay here. Under encryption the coordinator never had the model: give
+    the file only to parties that may read it.
     """
     from fedrec.settings.validation import load_settings
     from fedrec_client.recommending import export_model as export
@@ -189,11 +189,11 @@ def export_model(
     log_to_stderr(logging.WARNING)
     settings = load_settings(settings_file, {"client.state": state})
     found = export(settings, to, which="latest" if latest else "best", force=force)
-    hidden = "The coordinator could never read it: give it only to those who may."
+    hidden = "The coordinator could never read it. Give it only to parties that may."
     return Result(
         content=asdict(found) | {"model": str(found.model), "catalogue": str(found.catalogue)},
         text=(
-            f"Version {found.version} of the shared model; no user's vector is in it.",
+            f"Version {found.version} of the shared model. It contains no user's vector.",
             *((hidden,) if found.was_hidden else ()),
             str(found.model),
         ),
@@ -202,7 +202,7 @@ def export_model(
 
 @app.command()
 def identity(settings_file: SettingsFile, state: StateFolder = None) -> Result:
-    """Make this client's keys in an empty or new folder, and show what the key authority needs."""
+    """Create this client's keys in an empty or new folder, and show the key authority's input."""
     from fedrec.identity.identity import PUBLIC_FILE, new_or_known_identity
     from fedrec.settings.validation import load_settings
 
@@ -215,19 +215,19 @@ def identity(settings_file: SettingsFile, state: StateFolder = None) -> Result:
         text=(
             f"client id   {found.client_id}",
             f"give this   {public}",
-            "to the key authority, which lists it in the federation's roster.",
+            "to the key authority. It lists the client in the federation's roster.",
         ),
     )
 
 
 @app.command()
 def leave(settings_file: SettingsFile, state: StateFolder = None) -> Result:
-    """Have rounds wait for this client no more, for good: there is no way back.
+    """Leave the federation permanently. This can't be undone.
 
-    It signs that it may be missing, and the key authority makes the roster that says so. The others
-    go on without it, if they are enough. What this client contributed may then become computable
-    from two sums, one with it and one without. While it runs it still takes part; stop it to
-    contribute nothing more.
+    The client signs that it may be missing from sums, and the key authority makes the roster with
+    this change. The other clients continue without it if enough are left. Its contribution may then
+    become computable from two sums, one with it and one without. A running client still
+    participates. Stop it to contribute nothing more.
     """
     from fedrec.settings.validation import load_settings
     from fedrec_client.joining import leave as hand_in
@@ -235,15 +235,15 @@ def leave(settings_file: SettingsFile, state: StateFolder = None) -> Result:
     log_to_stderr(logging.WARNING)
     found = hand_in(load_settings(settings_file, {"client.state": state}))
     waiting = (
-        f"{found.others} others are left of those with whom it was summed, {found.needed} are "
-        f"needed: they wait until {found.needed} more have joined, or begin a new federation "
-        "(`fedrec provision`)."
+        f"{found.others} of the clients with which it was summed are left, but {found.needed} are "
+        f"needed. They wait until {found.needed} more have joined. Otherwise begin a new "
+        "federation (`fedrec provision`)."
     )
     return Result(
         content=asdict(found),
         text=(
-            f"Handed in: rounds are to go on without {found.client_id}.",
-            "The key authority makes the roster that says so when it next looks.",
+            f"Submitted: rounds will continue without {found.client_id}.",
+            "The key authority applies this when it next checks.",
             *(() if found.others_go_on else (waiting,)),
         ),
     )
@@ -277,16 +277,16 @@ _SERVE_EPILOG = (
 def serve(
     settings_file: SettingsFile,
     host: Annotated[
-        str, typer.Option(help="The address to serve; another than this machine's own needs more.")
+        str, typer.Option(help="The address to serve. Any but loopback needs more options.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port; 0 takes any that is free.")
+        int, typer.Option(min=0, max=65535, help="The port. 0 chooses a free one.")
     ] = 7480,
     latest: Latest = False,
     state: StateFolder = None,
     data: DataFile = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="A file with the token that every question has to carry.")
+        Path | None, typer.Option(help="A file with the token that every request must carry.")
     ] = None,
     tls_certificate: Annotated[
         Path | None, typer.Option(help="Serve TLS with this certificate and its chain (PEM).")
@@ -296,24 +296,24 @@ def serve(
         bool,
         typer.Option(
             "--accept-plaintext",
-            help="Serve another address without TLS, because something else encrypts.",
+            help="Serve another address without TLS, because another service encrypts.",
         ),
     ] = False,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A host name that requests may be addressed to; repeat it."),
+        typer.Option(help="A host name that requests may use. Repeatable."),
     ] = None,
 ) -> None:
-    """Answer questions for recommendations over HTTP, on this machine alone.
+    """Answer requests for recommendations over HTTP, on this machine only.
 
-    The first line on stdout is a JSON object with the address, where /docs describes what can be
-    asked. A version that `fedrec client run` publishes is used within a second, without an
-    interruption. If there is no version yet, the service says so and waits. It works beside a
-    running client, after it, and without the coordinator, and changes nothing in the state folder.
+    The first line on stdout is a JSON object with the address. /docs there describes the requests.
+    A version that `fedrec client run` publishes is used within a second, without interruption. If
+    there is no version yet, the service reports that and waits. It works while the client runs,
+    after it, and without the coordinator, and changes nothing in the state folder.
 
-    Ctrl-C and SIGHUP leave with 130, SIGTERM with 0.
+    Ctrl-C and SIGHUP exit with 130, SIGTERM with 0.
     """
-    # Small products on several threads take longer, and others' time. Before numpy is imported.
+    # Several threads slow down small products, and other processes. Set before numpy is imported.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     from fedrec.errors import SettingsError
     from fedrec.listening import plain_host
@@ -330,7 +330,7 @@ def serve(
         show = log_change
     if settings.data.path is None:
         raise SettingsError(
-            "data.path is missing: what users have already is in the data.",
+            "data.path is missing. It names the items that users already have.",
             remedy="Set data.path in the settings, or give --data.",
         )
     place = ServingOptions(
@@ -351,6 +351,6 @@ def serve(
 
 
 def _show_change(change: ModelChange) -> None:
-    """Print one line on what became of the model on stderr."""
+    """Print one line on stderr about a change of the model."""
     line = f"{datetime.now():%H:%M:%S}  {change}"
     print(line, file=SteadyStream(sys.stderr), flush=True)

@@ -1,4 +1,4 @@
-"""Reaching the coordinator, and the last word to it."""
+"""Connect to the coordinator, and send it a goodbye."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_CERTIFICATE_BYTES = 16 << 10
 
 
 def certificate_path(settings: Settings) -> Path:
-    """Return where this client's certificate lies, or will lie once it was admitted."""
+    """Return the path of this client's certificate, which exists once the client was admitted."""
     client = settings.client
     if client.certificate is not None:
         return Path(client.certificate)
@@ -34,11 +34,11 @@ def certificate_path(settings: Settings) -> Path:
 
 
 def open_link(settings: Settings) -> Link:
-    """Return the gRPC link that the settings describe; nothing is sent yet.
+    """Return the gRPC link that the settings describe, without sending anything yet.
 
     Raises:
-        KeysError: this client's certificate is missing, for another key or of another federation.
-        CertificateExpired: this machine's clock is outside its dates.
+        KeysError: this client's certificate is missing, or is for another key or federation.
+        CertificateExpired: this machine's clock is outside the certificate's dates.
     """
     return _link(settings, own_credentials(settings))
 
@@ -47,15 +47,15 @@ def own_credentials(settings: Settings) -> Credentials:
     """Return this client's key and certificate.
 
     Raises:
-        KeysError: the certificate is missing, for another key or of another federation.
-        CertificateExpired: this machine's clock is outside its dates.
+        KeysError: the certificate is missing, or is for another key or federation.
+        CertificateExpired: this machine's clock is outside the certificate's dates.
     """
     path = certificate_path(settings)
     certificate = read_public(
         path,
         max_bytes=MAX_CERTIFICATE_BYTES,
-        remedy="It is client.certificate: the key authority makes it from identity.pub.json "
-        "(`fedrec keys roster admit`). Who was invited names client.invitation.",
+        remedy="It is client.certificate. The key authority makes it from identity.pub.json "
+        "(`fedrec keys roster admit`). If you were invited, set client.invitation.",
     )
     issuer = read_issuer(Path(settings.client.authority_key))
     own = Identity.load(Path(settings.client.state)).credentials(certificate, issuer)
@@ -67,21 +67,21 @@ def invitation_of(settings: Settings) -> tuple[Credentials, bytes]:
     """Return the invitation, and its issuer's certificate (PEM).
 
     Raises:
-        KeysError: it cannot be used, or another authority made it.
-        CertificateExpired: it ran out, or this machine's clock is wrong.
+        KeysError: it cannot be used, or another authority issued it.
+        CertificateExpired: it expired, or this machine's clock is wrong.
     """
     client = settings.client
     found = Credentials.load(Path(client.invitation or ""), "client.invitation")
     if not is_invitation(found.certificate):
         raise KeysError(
-            f"client.invitation: {client.invitation} is no invitation, but somebody's own "
+            f"client.invitation: {client.invitation} is not an invitation, but a party's own "
             "credentials.",
             remedy="Name the file invitation.pem of this client's kit.",
         )
     issuer = read_issuer(Path(client.authority_key))
     if certificate_sha256(found.issuer) != certificate_sha256(issuer):
         raise KeysError(
-            f"client.invitation: {client.invitation} is of another key authority than "
+            f"client.invitation: {client.invitation} was issued by another key authority than "
             f"client.authority_key, {client.authority_key}.",
             remedy="Take both from the authority that invited this client.",
         )
@@ -89,7 +89,7 @@ def invitation_of(settings: Settings) -> tuple[Credentials, bytes]:
 
 
 def invited_link(settings: Settings) -> Link:
-    """Return a link that is good for an application; nothing is sent yet."""
+    """Return a link that is valid for an application only, without sending anything yet."""
     return _link(settings, invitation_of(settings)[0])
 
 
@@ -106,10 +106,10 @@ PATIENCE_SECONDS = 10.0
 def saying_goodbye(reach: Callable[[], Link], client_id: ClientId) -> Iterator[None]:
     """Tell the coordinator how the client's work in this block ended.
 
-    Nothing is said where the process is to end now, as at a second Ctrl-C.
+    It sends nothing if the process must end now, as at a second Ctrl-C.
 
     Args:
-        reach: returns the link to the coordinator, opened by now or at the end.
+        reach: returns the link to the coordinator, which may be opened only at the end.
     """
     try:
         yield
@@ -124,7 +124,7 @@ def saying_goodbye(reach: Callable[[], Link], client_id: ClientId) -> Iterator[N
 
 
 def _say(reach: Callable[[], Link], client_id: ClientId, code: str) -> None:
-    """Say it in a thread of its own, so that signals interrupt waiting only."""
+    """Send it in a thread of its own, so signals only interrupt the wait."""
 
     def call() -> None:
         with suppress(FedrecError):

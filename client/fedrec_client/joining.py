@@ -1,4 +1,4 @@
-"""Applying to become a member, leaving for good, and the newest roster that was believed."""
+"""Apply to become a member, leave permanently, and keep the newest accepted roster."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ _RECORD = "roster"
 
 
 def kept_roster(store: PrivateStore) -> Roster | None:
-    """Return the newest roster that the client of a state folder believed, if it knows one.
+    """Return the newest roster that the client of a state folder accepted, if any.
 
     Raises:
-        KeysError: it is none.
+        KeysError: the file is not a roster.
     """
     found = store.own(_RECORD)
     return None if found is None else Roster.from_json(found)
 
 
 class RosterChain:
-    """Keeps one federation's newest roster in the state folder.
+    """Keeps a federation's newest roster in the state folder.
 
-    It is kept when the client joins another run: sums over the same data were opened before.
+    It is kept when the client joins another run, because sums over the same data were opened
+    before.
     """
 
     def __init__(self, store: PrivateStore, audit: AuditLog) -> None:
@@ -52,11 +53,11 @@ class RosterChain:
         self._refused = b""
 
     def admit(self, roster: Roster, run: str) -> None:
-        """Keep a roster that follows from the one kept; an older one changes nothing.
+        """Keep a roster that follows from the stored one. An older one changes nothing.
 
         Raises:
-            RosterBreaksCells: it does not follow; it is in the audit, once.
-            KeysError: what was kept is none.
+            RosterBreaksCells: it does not follow. It is in the audit, once.
+            KeysError: the stored file is not a roster.
         """
         kept = self._kept_of(roster)
         # A client that keeps the epoch's number refuses a lower one.
@@ -72,7 +73,7 @@ class RosterChain:
         self._store.keep_own(_RECORD, roster.to_json())
 
     def _kept_of(self, roster: Roster) -> Roster | None:
-        """Return the roster kept of the same federation."""
+        """Return the stored roster of the same federation."""
         found = kept_roster(self._store)
         ours = (roster.federation, roster.authority_key)
         if found is None or (found.federation, found.authority_key) != ours:
@@ -81,20 +82,20 @@ class RosterChain:
 
 
 SHOWN_CHARS = 16
-"""So much of a client id is enough for `fedrec keys roster admit`."""
+"""Number of characters of a client id that `fedrec keys roster admit` needs."""
 
 
 def sign_guest_consent(identity: Identity, federation: str) -> bytes:
-    """Return this client's signature that it may be missing from sums of a federation."""
+    """Return this client's signature that it may be missing from a federation's sums."""
     return identity.sign(guest_consent(federation, identity.client_id))
 
 
 def waiting_detail(identity: Identity) -> str:
-    """Return for whom this client waits, for people."""
+    """Return the reason for which this client waits, as text."""
     client_id = identity.client_id
     return (
-        f"waiting for the data owners: client id {client_id}; where they compare it by telephone "
-        f"they run `fedrec keys roster admit {client_id[:SHOWN_CHARS]}`"
+        f"waiting for the data owners: client id {client_id}. To admit it after comparing the id "
+        f"by telephone, they run `fedrec keys roster admit {client_id[:SHOWN_CHARS]}`"
     )
 
 
@@ -103,20 +104,20 @@ def join(
 ) -> None:
     """Apply with the invitation, wait to be admitted, and keep the certificate.
 
-    Returns once this client's certificate is in its place; the invitation is gone then.
+    It returns once this client's certificate is stored and the invitation is deleted.
 
     Args:
-        link: the coordinator, called with the invitation; patient.
-        identity: whose public half is handed in.
-        settings: name the invitation, and where the certificate belongs.
-        journal: told that the client waits.
-        backoff: how long to pause between questions; a request to stop ends it.
+        link: the coordinator, called with the invitation. It retries.
+        identity: the keys, whose public half is submitted.
+        settings: they name the invitation and the certificate's path.
+        journal: records that the client waits.
+        backoff: the pauses between requests. A request to stop ends them.
 
     Raises:
         InvitationUsed: the invitation was used by another applicant.
-        KeysError: the invitation is of another authority, or the coordinator sent a certificate
+        KeysError: another authority issued the invitation, or the coordinator sent a certificate
             that is not this client's.
-        Stopped: somebody asked to stop.
+        Stopped: a stop was requested.
     """
     invitation, issuer = invitation_of(settings)
     goes_on = settings.client.when_away == "go_on"
@@ -132,18 +133,18 @@ def join(
         found.certificate, identity.public.tls_key, issuer, "The received certificate"
     )
     write_public(certificate_path(settings), found.certificate)
-    # It is worth nothing any more, and a mistyped folder must not look like a first start.
+    # It is worthless now, and a mistyped folder must not look like a first start.
     with suppress(StorageError):
         destroy_secret(Path(settings.client.invitation or ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """What was handed in.
+    """A submitted departure.
 
     Attributes:
-        others: how many are left of those without whom it was in no sum.
-        needed: how many there have to be.
+        others: number of clients left of those that were in all of its sums.
+        needed: number of clients needed.
     """
 
     client_id: ClientId
@@ -153,16 +154,16 @@ class Leave:
 
 
 def leave(settings: Settings, *, link: Link | None = None) -> Leave:
-    """Sign that this client may be missing, and hand that in for the key authority.
+    """Sign that this client may be missing, and submit that for the key authority.
 
-    Returns when the coordinator holds it durably.
+    It returns when the coordinator has stored it durably.
 
     Args:
-        link: the coordinator; by default gRPC to `client.coordinator`.
+        link: the coordinator. The default is gRPC to `client.coordinator`.
 
     Raises:
         SettingsError: rounds do not wait for this client.
-        FedrecError: its keys or certificate cannot be used, or the coordinator is away.
+        FedrecError: its keys or certificate cannot be used, or the coordinator does not answer.
     """
     identity = known_identity(Path(settings.client.state), settings.client.label)
     roster = kept_roster(PrivateStore(Path(settings.client.state), read_only=True))
@@ -171,10 +172,10 @@ def leave(settings: Settings, *, link: Link | None = None) -> Leave:
     if roster is None or cell is None or identity.client_id not in cell.core:
         why = "it is a guest already" if cell is not None else "it was in no sum yet"
         if roster is not None and not partition.cell_size:
-            why = "this federation's settings name no client that they must wait for"
+            why = "this federation's settings name no client for which rounds must wait"
         raise SettingsError(
             f"Rounds do not wait for the client {identity.client_id[:16]}: {why}.",
-            remedy="Stop it, and it contributes nothing more; the data owners remove it with "
+            remedy="Stop it, and it contributes nothing more. The data owners remove it with "
             "`fedrec keys roster remove`.",
         )
     application = SignedApplication.make(

@@ -1,4 +1,4 @@
-"""What a client counts for Prometheus, from the events that its listeners hear."""
+"""A client's metrics for Prometheus, counted from its events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedrec.monitoring import SECONDS, Numbers
 
 ENDS_ROUND = ("published", "abandoned")
 SHOWS_SPACE = ("joined", "training", "trained", "sent", *ENDS_ROUND)
-"""What does not happen while the disk is full."""
+"""Events that do not occur while the disk is full."""
 
 
 class ClientMetrics:
@@ -31,14 +31,14 @@ class ClientMetrics:
         events = numbers.counter("fedrec_client_events_total", "What happened.", ["event"])
         self._events = {name: events.labels(name) for name in get_args(EventName)}
         rounds = numbers.counter(
-            "fedrec_client_rounds_total", "Rounds that this client took part in.", ["outcome"]
+            "fedrec_client_rounds_total", "Rounds in which this client participated.", ["outcome"]
         )
         self._rounds = {outcome: rounds.labels(outcome) for outcome in ENDS_ROUND}
         self._durations = {
             name: numbers.histogram(f"fedrec_client_{word}_duration_seconds", about, SECONDS)
             for name, word, about in (
-                ("trained", "training", "How long training took in a round."),
-                ("protected", "protecting", "How long encrypting or masking took in a round."),
+                ("trained", "training", "Training time in a round."),
+                ("protected", "protecting", "Encryption or masking time in a round."),
             )
         }
         self._sent = numbers.counter("fedrec_client_sent_bytes_total", "Payload bytes sent.")
@@ -50,7 +50,7 @@ class ClientMetrics:
         )
         self._published = numbers.gauge(
             "fedrec_client_published_timestamp_seconds",
-            "When the last published round came; the start, before the first.",
+            "Time of the last published round, or of the start before the first.",
         )
         self._published.set(now())
         self._reachable = numbers.gauge(
@@ -58,7 +58,7 @@ class ClientMetrics:
         )
         self._reachable.set(1)
         self._full = numbers.gauge("fedrec_client_disk_full", "1 while the disk is full.")
-        self._finished = numbers.gauge("fedrec_client_finished", "1 where the run is over.")
+        self._finished = numbers.gauge("fedrec_client_finished", "1 if the run is over.")
         self._counted = [0, 0]
 
     def take(self, event: ClientEvent) -> None:
@@ -86,7 +86,7 @@ class ClientMetrics:
             self._full.set(0)
 
     def _bytes(self, event: ClientEvent) -> None:
-        """Count bytes once: events tell those since the last round was settled."""
+        """Count bytes once: each event has the bytes since the last round was settled."""
         for place, (counter, found) in enumerate(
             ((self._sent, event.bytes_up), (self._received, event.bytes_down))
         ):

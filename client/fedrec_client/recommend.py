@@ -37,19 +37,19 @@ def recommend(
         Path,
         typer.Argument(
             metavar="RUN|SETTINGS",
-            help="A finished run's folder; or a client's settings, or the folder of its kit.",
+            help="A finished run's folder, a client's settings, or the folder of its kit.",
         ),
     ],
-    user: Annotated[str, typer.Option(help="A user, as the data names it.")] = "",
+    user: Annotated[str, typer.Option(help="A user's id, as in the data.")] = "",
     history: Annotated[
         list[str] | None,
-        typer.Option(help="An item that a new user has, by its id in the data. Repeatable."),
+        typer.Option(help="An item of a new user, by its id in the data. Repeatable."),
     ] = None,
     data: DataFile = None,
     similar: SimilarTo = "",
-    n: Annotated[int, typer.Option("-n", min=1, help="How many items.")] = 10,
+    n: Annotated[int, typer.Option("-n", min=1, help="Number of items.")] = 10,
     include_seen: Annotated[
-        bool, typer.Option("--include-seen", help="Also what the user has already.")
+        bool, typer.Option("--include-seen", help="Include items that the user already has.")
     ] = False,
     exclude: ExcludedItems = None,
     candidates: CandidateItems = None,
@@ -58,20 +58,20 @@ def recommend(
 ) -> Result:
     """Recommend items to a user, or to a new user from a few items, or find similar items.
 
-    A client answers for its own users, on its own machine alone: give its settings. --latest and
-    --state are about a client.
+    A client answers only for its own users and on its own machine: give its settings. --latest and
+    --state apply to a client.
 
     A simulation's folder has its users' vectors. A deployed federation's folder has none. It has a
-    model once `fedrec client export-model` put it there, as the demo does. Then a vector is
-    computed from the user's history, if the data that the run's settings name, or --data, is on
-    this machine, and forgotten. --history is about a run.
+    model after `fedrec client export-model` put it there, as in the demo. Then a vector is computed
+    from the user's history and discarded, if the data of the run's settings, or --data, is on this
+    machine. --history applies to a run.
     """
     from fedrec.errors import SettingsError
     from fedrec_client.recommending import Wanted
 
     if [bool(user), bool(history), bool(similar)].count(True) != 1:
         raise SettingsError(
-            "One of --user, --history and --similar is needed, and only one.",
+            "Exactly one of --user, --history and --similar is needed.",
             remedy="Give --user ID, --history ITEM once for each item, or --similar ITEM.",
         )
     wanted = Wanted(n=n, exclude_seen=not include_seen, exclude=exclude, candidates=candidates)
@@ -81,7 +81,7 @@ def recommend(
     if beyond := [flag for flag, value in given.items() if value]:
         kind = "a client" if is_client else "a run"
         raise SettingsError(
-            f"{beyond[0]} does not go with {kind}, which {source} is.", remedy="Leave it out."
+            f"{beyond[0]} does not apply to {kind}, which {source} is.", remedy="Omit it."
         )
     if not is_client:
         found = _of_run(source, wanted, user, history or [], similar, data)
@@ -105,14 +105,14 @@ def recommend(
 
 
 def _recommended(found: Recommendations) -> Iterator[str | TextTable]:
-    """Yield items with rank and score; where there is none, say why on stderr."""
+    """Yield items with rank and score. If there are none, print why on stderr."""
     rows = [(str(item.rank), f"{item.score:.3f}", item.item_id, item.title) for item in found.items]
     if rows:
         yield TextTable(rows=rows, headers=("rank", "score", "item", "title"))
         return
     typer.echo(
-        "No item is left: the model has learned none that --candidates allows, --exclude does "
-        "not name and the user has not already (--include-seen).",
+        "No item is left. The model must have learned it, --candidates must allow it, --exclude "
+        "must not name it, and the user must not already have it (--include-seen).",
         err=True,
     )
 
@@ -136,8 +136,8 @@ def _of_run(
         if not recommender.knows(user):
             raise DataError(
                 f"User {user!r} is not among the {len(recommender.user_ids)} users of {run}.",
-                remedy="Give an id as the data writes it, --history ITEM once for each item of "
-                "a new user, or --data FILE with the history of this user.",
+                remedy="Give an id as in the data, --history ITEM once for each item of a new "
+                "user, or --data FILE with the history of this user.",
             )
         found = recommender.recommend(
             user, wanted.n, exclude_seen=wanted.exclude_seen, candidates=chosen, block=block
@@ -155,14 +155,14 @@ def _of_run(
 
 
 def _history_of(run: Path, user: str, data: str | None) -> list[str]:
-    """Return what a user without a stored vector has already, and say where that was found."""
+    """Return the history of a user without a stored vector, and print where it was found."""
     from fedrec.cli.data_options import data_settings
     from fedrec.recommender.histories import find_history
 
     found = find_history(run, user, None if data is None else data_settings(data))
     typer.echo(
         f"The vector of {printable(user)} is computed from {count_of(len(found.item_ids), 'item')} "
-        f"in {found.source}; it is not the one that was trained.",
+        f"in {found.source}. It is not the one that was trained.",
         err=True,
     )
     return list(found.item_ids)

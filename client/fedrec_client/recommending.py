@@ -1,9 +1,9 @@
-"""Using the model in the state folder: recommendations and exports, without the coordinator.
+"""Use the model in the state folder: recommendations and exports, without the coordinator.
 
-What needs torch is done only where the algorithm asks for it: parameters of users that follow from
-the version (`Algorithm.refresh`), or the initial ones.
+It uses torch only if the algorithm needs it: for parameters of users that follow from the version
+(`Algorithm.refresh`), or for the initial ones.
 
-Under encryption the coordinator never had the model; everybody who gets an exported file can read
+Under encryption the coordinator never had the model, but every holder of an exported file can read
 it. So exporting is a client's decision, and the file is readable by its owner only.
 """
 
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 def own_recommender(settings: Settings, which: Which = "best") -> Recommender:
     """Return the model of a client's state folder with all of its users.
 
-    Works beside a running client and without the coordinator.
+    It works while the client runs, and without the coordinator.
 
     Raises:
-        SettingsError: the data's settings are not for one party alone.
+        SettingsError: the data's settings are not for a single party.
         StorageError: the state folder holds no model, or other users' vectors.
         CatalogueMismatch: the local catalogue is not the one that it was trained with.
         DataError: the data cannot be used.
@@ -99,13 +99,12 @@ def tail_of(
 
 
 def users_of(settings: Settings, held: HeldModel) -> UserSplit:
-    """Return the client's users, if they are those whose vectors are stored.
+    """Return the client's users if their vectors are the stored ones.
 
-    What is held out of training is told apart where something is to be trained or chosen, and
-    nowhere else.
+    Held-out interactions are separated only if training or the tail at home needs it.
 
     Raises:
-        StorageError: they are others.
+        StorageError: they are other users.
         DataError: the data cannot be used.
     """
     check_one_party(settings.data)
@@ -114,20 +113,20 @@ def users_of(settings: Settings, held: HeldModel) -> UserSplit:
     users, _ = read_users(settings.data, held.catalogue, reader="a client", divide=divide)
     if users_digest(users) != held.pin.users:
         raise StorageError(
-            "The data file has other users than those whose vectors are stored.",
+            "The data file has other users than the stored vectors.",
             remedy="Use the data file that the client runs with.",
         )
     return users
 
 
 def needs_training_code(held: HeldModel) -> bool:
-    """Return whether users' parameters have to be made, which takes torch."""
+    """Return whether users' parameters must be computed, which needs torch."""
     algorithm = algorithm_of(held.plan, len(held.catalogue))
     return algorithm.refreshes or held.private is None
 
 
 def private_of(client: ClientSettings, held: HeldModel, users: UserSplit) -> PrivateState:
-    """Return the users' own parameters as they belong to the version."""
+    """Return the users' own parameters that belong to the version."""
     if held.private is not None and not needs_training_code(held):
         return held.private
     from fedrec.training.learner import Learner
@@ -138,7 +137,7 @@ def private_of(client: ClientSettings, held: HeldModel, users: UserSplit) -> Pri
 
 
 def model_file_of(held: HeldModel) -> ModelFile:
-    """Return the shared model without what recommending does not need.
+    """Return the shared model without data that recommending does not need.
 
     Counts of items that fewer than `federation.minimum_item_users` hold become 0.
     """
@@ -167,7 +166,7 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendations:
-    """What a user is recommended, and by the model of which round.
+    """A user's recommendations, and the round of the model behind them.
 
     Attributes:
         tail: about the items that don't travel, if `client.tail` is set.
@@ -180,13 +179,13 @@ class Recommendations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which items are wanted, and how many.
+    """The wanted items and their number.
 
     Attributes:
-        n: how many, at most.
-        exclude_seen: leave out what a user has already.
-        exclude: items that are never returned, or @FILE with one a line.
-        candidates: items to choose from, in the same form; None means all.
+        n: largest number of items.
+        exclude_seen: omit items that a user already has.
+        exclude: items that are never returned, or @FILE with one per line.
+        candidates: items to choose from, in the same form. None means all.
     """
 
     n: int = 10
@@ -214,13 +213,13 @@ def recommend(
 ) -> Recommendations:
     """Return the best items for one of this client's users, best first.
 
-    Works beside a running client and without the coordinator.
+    It works while the client runs, and without the coordinator.
 
     Args:
         settings: the client's settings.
-        user_id: the user, as the data file names it.
-        wanted: which items, and how many.
-        which: the model that measured best on validation, or the latest one.
+        user_id: the user's id in the data file.
+        wanted: the wanted items and their number.
+        which: the model with the best validation rates, or the latest one.
 
     Raises:
         StorageError: the state folder holds no model.
@@ -230,7 +229,7 @@ def recommend(
     if not own.knows(user_id):
         raise DataError(
             f"User {user_id!r} is not among the {len(own.user_ids)} users of {settings.data.path}.",
-            remedy="Give an id as the data file writes it.",
+            remedy="Give an id as in the data file.",
         )
     candidates, block = wanted.filters(own.catalogue)
     found = own.recommend(
@@ -242,7 +241,7 @@ def recommend(
 def similar(
     settings: Settings, item_id: str, wanted: Wanted = _USUAL, *, which: Which = "best"
 ) -> Recommendations:
-    """Return the items most like one, best first, from the shared model alone.
+    """Return the items most similar to one, best first, from the shared model alone.
 
     Raises:
         StorageError: the state folder holds no model.
@@ -271,7 +270,7 @@ _COLUMNS = ("user_id", "rank", "item_id", "title", "score", "version")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedTable:
-    """What was written, and where."""
+    """The written table and its path."""
 
     file: Path
     version: RoundId
@@ -287,16 +286,16 @@ def export_recommendations(
     which: Which = "best",
     force: bool = False,
 ) -> ExportedTable:
-    """Write the best items of all of this client's users, readable by their owner only.
+    """Write the best items for all of this client's users, readable by their owner only.
 
-    Works beside a running client and without the coordinator. Scores are those of
+    It works while the client runs, and without the coordinator. Scores are those of
     `Recommender.recommend`, bit for bit in Parquet.
 
     Args:
-        file: its ending says in which form: .parquet or .csv.
-        wanted: which items, and how many for each user.
-        which: the model that measured best on validation, or the latest one.
-        force: replace a file that is there.
+        file: its ending sets the format: .parquet or .csv.
+        wanted: the wanted items and their number for each user.
+        which: the model with the best validation rates, or the latest one.
+        force: replace an existing file.
 
     Raises:
         StorageError: the state folder holds no model, or the file cannot be written.
@@ -306,7 +305,7 @@ def export_recommendations(
     form = file.suffix.lower()
     if form not in (".parquet", ".csv"):
         raise SettingsError(
-            f"--to {file}: the ending says in which form, and is {form or 'missing'!r}.",
+            f"--to {file}: the ending sets the format, but is {form or 'missing'!r}.",
             remedy="Give FILE.parquet or FILE.csv.",
         )
     if file.exists() and not force:
@@ -332,7 +331,7 @@ class _Parts:
     """The table in parts of some users each, as columns.
 
     Attributes:
-        n_rows: rows that were taken so far.
+        n_rows: number of rows taken so far.
     """
 
     def __init__(self, own: Recommender, wanted: Wanted) -> None:
@@ -390,8 +389,8 @@ def _write_parquet(file: Any, parts: _Parts) -> None:
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))
 
 
-# `pyarrow.array` looks whether it was given something of pandas, and imports that where it is
-# installed: a tenth of the whole command.
+# `pyarrow.array` checks for pandas objects, and imports pandas if it is installed: a tenth of the
+# whole command.
 def _arrow_numbers(values: NDArray[Any]) -> pyarrow.Array:
     import pyarrow as pa
 
@@ -426,7 +425,7 @@ def _write_csv(file: Any, parts: _Parts) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedModel:
-    """What was exported, and where.
+    """The exported model and its path.
 
     Attributes:
         version: the round whose result the model is.
@@ -448,26 +447,26 @@ def export_model(
 ) -> ExportedModel:
     """Write the shared model and the catalogue for `Recommender.load`.
 
-    Works beside a running client and without the coordinator. Counts of items that fewer than
+    It works while the client runs, and without the coordinator. Counts of items that fewer than
     `federation.minimum_item_users` hold become 0: the model does not need them.
 
     Args:
         settings: the client's settings.
-        folder: where to; the folder of the run's own record, or a new one.
-        which: the model that measured best on validation, or the latest one.
-        force: replace a model that is there.
+        folder: the target folder: the one of the run's own record, or a new one.
+        which: the model with the best validation rates, or the latest one.
+        force: replace an existing model.
 
     Raises:
         StorageError: the state folder holds no model, or the files cannot be written.
-        DataError: there is a model already, or the folder is another run's.
+        DataError: there is already a model, or the folder is another run's.
         VersionMismatch: the state folder, or the run's folder, has another format.
-        SettingsError: the model was made under a parameter set that is gone.
+        SettingsError: the model's parameter set no longer exists.
     """
     held = read_held_model(settings, which)
     protection = protection_of(held.plan, len(held.catalogue))
     if (folder / USERS_NAME).exists():
         raise DataError(
-            f"{folder} has {USERS_NAME}: it is the folder of a simulation; nothing was changed.",
+            f"{folder} has {USERS_NAME}, so it is the folder of a simulation. Nothing was changed.",
             remedy="Choose another folder.",
         )
     if (folder / ENVIRONMENT_NAME).exists():
@@ -488,6 +487,6 @@ def _put_catalogue(catalogue: Catalogue, path: Path) -> None:
         catalogue.save(path)
     elif Catalogue.load(path).fingerprint() != catalogue.fingerprint():
         raise CatalogueMismatch(
-            f"{path} is another catalogue than the model's; nothing was changed.",
+            f"{path} is another catalogue than the model's. Nothing was changed.",
             remedy="Choose the folder of this federation's run, or a new one.",
         )

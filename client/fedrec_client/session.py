@@ -1,4 +1,4 @@
-"""A client's session: what it does of what the coordinator asks for."""
+"""A client's session: it does the tasks of the coordinator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedrec_client.state.private_store import PrivateStore
 
 
 class Session(PullLoop):
-    """One client's work: it trains, and opens sums where it is a holder of their key."""
+    """One client's work: it trains, and opens sums if it is a key holder."""
 
     _store: PrivateStore
 
@@ -45,10 +45,10 @@ class Session(PullLoop):
                     self._journal.tell("round_refused", about, detail=reason)
                 return False
             case Reveal():
-                # Sums are opened by the key authority alone.
+                # Only the key authority opens sums.
                 return False
             case Train() | StepTask() if self._paused:
-                # No sum is opened that it is in.
+                # It takes part in no sum that is opened.
                 return False
             case Train():
                 return self._taking_part.take_part(work)
@@ -61,7 +61,7 @@ class Session(PullLoop):
         return True
 
     def _begin(self) -> None:
-        """Send what a crash kept from being sent, the same bytes."""
+        """Send updates whose sending a crash prevented, with the same bytes."""
         super()._begin()
         staged = self._store.state.staged
         if staged is None or staged.acknowledged or staged.closed:
@@ -72,20 +72,20 @@ class Session(PullLoop):
             self._journal.tell("stale", detail=error.message)
 
     def _before_asking(self) -> None:
-        """Say once for what this client waits where its cell is paused."""
+        """Report once why this client waits if its cell is paused."""
         if self._pause_is_told or not self._paused:
             return
         self._pause_is_told = True
         detail = (
-            f"cell {self._paused}, of which this client is, takes part no more: one of its clients "
-            "sent what no honest client sends; this one waits until the key authority takes the "
-            f"cell in again (fedrec keys roster resume {self._paused})"
+            f"cell {self._paused} is paused: one of its clients sent data that no honest client "
+            "sends. This client waits until the key authority resumes the cell (fedrec keys "
+            f"roster resume {self._paused})"
         )
         self._journal.tell("cell_paused", self._model.version, detail=detail)
 
     @property
     def _paused(self) -> int:
-        """The number of this client's cell where the key authority paused it; else 0."""
+        """The number of this client's cell if the key authority paused it, else 0."""
         return self._membership.paused_by(self._store.state.statement)
 
     def _finish(self, finished: Finished) -> Finished:
@@ -96,7 +96,7 @@ class Session(PullLoop):
         return super()._finish(finished)
 
     def _send_snapshot(self, task: MakeSnapshot) -> None:
-        """Send the model for those that join late, sealed where the protection hides it.
+        """Send the model for clients that join late, sealed if the protection hides it.
 
         Raises:
             RoundError: this client does not have that version.
@@ -104,7 +104,7 @@ class Session(PullLoop):
         member, model = self._membership, self._model
         if task.round != model.version or task.round == 0:
             raise RoundError(
-                f"A snapshot of round {task.round} was asked for; this client has {model.version}."
+                f"The snapshot of {task.round} was requested, but this client has {model.version}."
             )
         blob = model.stored(model.shared)
         if member.is_encrypted:

@@ -1,8 +1,8 @@
-"""One seed's run in a process of its own, which `simulate_seeds` starts.
+"""Run one seed in a separate process, which `simulate_seeds` starts.
 
-It hears its job on stdin and tells its rounds and its result on stdout, in the frames of worker
-processes. It imports nothing of the script that began the run, so that the script needs no main
-guard and may come from standard input.
+It reads its job from stdin and reports rounds and the result on stdout, in the frames of worker
+processes. It does not import the script that started the run. So the script needs no main guard and
+may come from standard input.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from fedrec.training.executors.worker_process import read_frame, write_frame
 
 
 def main() -> None:
-    """Hold one seed's run."""
+    """Run the federation of one seed."""
     ignore_stop_signals()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    # What anything prints is no answer.
+    # Other output must not mix with the answers.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     asked = read_frame(sys.stdin.buffer)
     if asked is not None:
         stopping = threading.Event()
         end_with_parent(asked[0]["parent"], lambda: os._exit(1))
         threading.Thread(target=_listen, args=(sys.stdin.buffer, stopping), daemon=True).start()
-        # A thread still reads stdin, at which the end of an interpreter would abort.
+        # A thread still reads stdin, and the interpreter's normal end would abort because of it.
         code = 1
         try:
             _answer(*asked, answers, stopping)
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _listen(pipe: IO[bytes], stopping: threading.Event) -> None:
-    """Stop after the round when told to; end where no one can tell anything any more."""
+    """Stop after the current round when told to. End if the parent process is gone."""
     while read_frame(pipe) is not None:
         stopping.set()
     os._exit(1)
@@ -51,7 +51,7 @@ def _listen(pipe: IO[bytes], stopping: threading.Event) -> None:
 def _answer(
     header: Mapping[str, Any], body: bytes, answers: IO[bytes], stopping: threading.Event
 ) -> None:
-    # Only now: until here the job must be taken at once.
+    # Read this late, because the job must be read without delay first.
     from fedrec.errors import FedrecError, InternalError
     from fedrec_lab.reports.round_report import RoundReport
     from fedrec_lab.simulation.seeds import SeedJob, run_seed

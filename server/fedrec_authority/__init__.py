@@ -1,4 +1,4 @@
-"""The data owners' side of a federation's keys: who is a member, and which epochs there were.
+"""The key authority, run by the data owners: members, key epochs and opened sums.
 
-It runs on a machine of the data owners and calls the coordinator; nobody calls it.
+It runs on a machine of the data owners and calls the coordinator. It accepts no connections.
 """

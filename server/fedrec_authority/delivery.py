@@ -1,8 +1,8 @@
-"""Bringing epochs to the coordinator and applicants from it: what the authority's process does.
+"""The key authority's process: deliver epochs to the coordinator and fetch applications from it.
 
-The authority calls, as an operator. What it sends is public; what it gets, nobody
-believes: an application is signed with an invitation that the authority made, and the
-coordinator's epoch is a number.
+The authority calls as an operator. It sends only public data and does not trust the answers.
+Applications are signed with an invitation from the authority, and the coordinator's epoch is only a
+number.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ EventName = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorityEvent:
-    """One thing that happened; `detail` is a sentence for people.
+    """An event, with `detail` as a sentence for people.
 
     Attributes:
-        run: the run whose sums it is about; empty for none.
-        epoch: the epoch that it is about; 0 for none.
-        round: the round that it is about; 0 for none.
-        client_id: the applicant that it is about; empty for none.
-        seconds: how long it took; 0 where that is not measured.
+        run: the run whose sums it is about, or empty.
+        epoch: the epoch that it is about, or 0.
+        round: the round that it is about, or 0.
+        client_id: the applicant that it is about, or empty.
+        seconds: the time that it took, or 0 if it was not measured.
     """
 
     name: EventName
@@ -80,27 +80,27 @@ class AuthorityEvent:
 
 
 class DeliveryLink(Protocol):
-    """What the authority asks of a coordinator; `AdminLink` is one."""
+    """The authority's calls to a coordinator. `AdminLink` implements them."""
 
     def status(self) -> RunStatus:
-        """Return how far the run is, and in which epoch."""
+        """Return the run's status with its key epoch."""
 
     def applicants(self) -> list[SignedApplication]:
-        """Return who asked to become a member."""
+        """Return the applications that wait at the coordinator."""
 
     def install_epoch(self, bundle: bytes) -> bool:
-        """Hand in an epoch; False while a round goes on in the one before."""
+        """Deliver an epoch. Return False while a round of the previous epoch must end first."""
 
 
 class Delivery:
-    """Looks again and again; each event is told once, when things change.
+    """Polls the coordinator. Each event is reported once, when something changes.
 
     Args:
-        folder: read anew at every look, and changed while nobody else does, so that
-            `fedrec keys roster` works beside it.
+        folder: read at every poll and changed under a lock, so that `fedrec keys roster` also works
+            meanwhile.
         link: the coordinator.
-        tell: hears of every event.
-        clock: tells whether invitations ran out.
+        tell: called with every event.
+        clock: decides whether invitations have expired.
     """
 
     def __init__(
@@ -120,7 +120,9 @@ class Delivery:
         self._waiting: tuple[tuple[PublicIdentity, bytes], ...] | None = None
 
     def look(self) -> bool:
-        """Admit who is invited and deliver what is missing; tell whether the coordinator answered.
+        """Admit invited applicants and deliver a missing epoch.
+
+        Return whether the coordinator answered.
 
         Raises:
             FedrecError: the folder cannot be used, or the coordinator refuses the operator.
@@ -128,7 +130,7 @@ class Delivery:
         try:
             found = self._link.status()
             self._once("line", "coordinator found", found.epoch, f"it is in epoch {found.epoch}")
-            # Epochs of a folder that was restored from an older backup are nobody's.
+            # Epochs of a folder restored from an older backup must not be delivered.
             is_newest = self._folder.last_epoch >= max(found.epoch, found.next_epoch)
             applications = self._link.applicants() if is_newest else []
             with changing(self._folder) as folder:
@@ -141,7 +143,7 @@ class Delivery:
             again = f"{error} Retried until it is free."
             self._once("folder", "folder in use", 0, again)
         except DiskFull as error:
-            # What was kept before is whole, and the next look does the rest.
+            # The data stored earlier is intact, and the next poll does the rest.
             self._once("disk", "disk full", 0, f"{error} Retried until there is space.")
         except (Unreachable, StorageError) as error:
             self._once("line", "coordinator lost", 0, error.message)
@@ -154,42 +156,43 @@ class Delivery:
         return True
 
     def _tell_all(self) -> None:
-        """Tell what happened, with the folder free: who listens may take its time."""
+        """Report events once the folder is unlocked, because a listener may be slow."""
         while self._untold:
             self._tell(self._untold.pop(0))
 
     def _deliver(
         self, found: RunStatus, newest: KeyEpoch | None, membership: MemberRegister, last: int
     ) -> None:
-        """Bring the newest epoch where it is missing, or say why not; the folder is free."""
+        """Deliver the newest epoch if it is missing, or report why not. The folder is unlocked."""
         number = last if newest is None else newest.roster.epoch
         if number == 0:
             return
         at = max(found.epoch, found.next_epoch)
         if membership.is_changed and newest is not None and newest.roster.members:
-            detail = "run `fedrec keys rotate` to make the epoch that says so"
+            detail = "run `fedrec keys rotate` to make an epoch with the new members"
             self._once("changed", "members changed", number, detail)
         else:
             self._last.pop("changed", None)
         if number < at and self._opened_here():
             raise AuthorityIsOld(
-                f"The coordinator is in epoch {at}; {self._folder.path} made {number} and opened "
-                "sums in it: another folder of this authority went on.",
-                remedy="Run the newest folder, and only that one. Where this is the newest that is "
-                "left, make a backup of it (`fedrec keys backup`) and restore that into a new "
-                "folder (`fedrec keys restore`). Nothing was changed here.",
+                f"The coordinator is in epoch {at}. {self._folder.path} only made epoch {number} "
+                "and opened sums in it, so another folder of this authority has been used since.",
+                remedy="Run only the newest folder. If this is the newest one left, back it up "
+                "(`fedrec keys backup`) and restore the backup into a new folder (`fedrec "
+                "keys restore`). Nothing was changed here.",
             )
         if number < at:
             detail = (
-                f"the coordinator has epoch {at}, this folder's last is {number}: it was restored "
-                f"from an older backup. Compare `fedrec keys roster list` with who is a member, "
-                f"then run `fedrec keys rotate --epoch {at + 1}`"
+                f"the coordinator has epoch {at}, but this folder's last one is {number}: it was "
+                "restored from an older backup. Compare `fedrec keys roster list` with the actual "
+                f"members, then run `fedrec keys rotate --epoch {at + 1}`"
             )
             self._once("epoch", "epoch missing", at, detail)
         elif newest is None:
             detail = (
-                f"the bundle of epoch {number} is not in this folder: backups hold none. Compare "
-                "`fedrec keys roster list` with who is a member, then run `fedrec keys rotate`"
+                f"the bundle of epoch {number} is not in this folder, because backups have no "
+                "bundle. Compare `fedrec keys roster list` with the actual members, then run "
+                "`fedrec keys rotate`"
             )
             self._once("epoch", "epoch missing", number, detail)
         elif number == found.epoch:
@@ -200,7 +203,7 @@ class Delivery:
             self._install(newest.to_json(), number)
 
     def _opened_here(self) -> bool:
-        """Tell whether the revealer of this very folder opened sums: a restored one did not."""
+        """Return whether the revealer of this folder opened sums. A restored one has not."""
         store = read_state(self._folder) if self._folder.reveals else None
         return store is not None and store.state.opened is not None
 
@@ -216,9 +219,9 @@ class Delivery:
         self._once("delivered", "epoch delivered", number, waits)
 
     def _hear(self, folder: FolderChanges, applications: list[SignedApplication]) -> None:
-        """Admit whose invitations say so, in one epoch; list the others for people."""
+        """Admit applicants whose invitations allow it, in one epoch. List the others for people."""
         membership = folder.membership
-        # Former members come back by people's word only, whatever they were invited with.
+        # Former members only come back after people compared their ids, whatever the invitation.
         known = {member.client_id: member for member in membership.members}
         federation = plan_from_json(membership.plan_json).federation.name
         waiting, admitted = [], membership
@@ -239,7 +242,7 @@ class Delivery:
                 waiting.append((identity, consent))
             else:
                 admitted = admitted.with_member(identity, now, consent=consent)
-                guest = ", a guest: rounds go on without it" if consent else ""
+                guest = ", a guest: rounds may proceed without it" if consent else ""
                 self._about("member admitted", identity, f"invited as {invitation.name}{guest}")
         self._list(folder, tuple(waiting))
         if admitted is not membership:
@@ -250,9 +253,9 @@ class Delivery:
         begins = newest is not None and not newest.roster.members
         missing = folder.invitations.unused(now) if begins else ()
         if missing:
-            # The first members begin together, so that nobody's rounds lack the others.
-            detail = "`fedrec keys rotate` begins without them"
-            self._once("missing", "awaiting", 0, f"{', '.join(missing)} to apply; {detail}")
+            # The first members begin together, so that no member's rounds lack the others.
+            detail = "To begin without them, run `fedrec keys rotate`"
+            self._once("missing", "awaiting", 0, f"{', '.join(missing)} to apply. {detail}")
         elif begins and (lacking := admitted.lacking_core()):
             self._once("missing", "awaiting", 0, lacking)
         elif begins or admitted is not membership:
@@ -263,17 +266,17 @@ class Delivery:
     def _let_go(
         self, application: SignedApplication, member: MemberRecord, membership: MemberRegister
     ) -> MemberRegister:
-        """Return the membership in which a member is a guest, if it applied to become one.
+        """Return the membership with a member as a guest, if it applied to become one.
 
         Raises:
-            KeysError: the word is not its own.
+            KeysError: the consent is not the member's own.
         """
         asks = application.is_leave and application.identity == member.identity
         if not asks or not member.is_present or member.consent:
             return membership
         _check_word(application, plan_from_json(membership.plan_json).federation.name)
         left = membership.with_guest(member.client_id, application.consent)
-        detail = f"rounds wait for it no more, by its own word. {left.too_few()}".strip()
+        detail = f"rounds no longer wait for it, as it asked. {left.too_few()}".strip()
         self._about("member left", member.identity, detail)
         return left
 
@@ -288,12 +291,11 @@ class Delivery:
             self._about(
                 "applicant",
                 identity,
-                "compare the whole id with its owner by telephone, then run "
-                f"`fedrec keys roster admit {identity.client_id[:16]}`",
+                "compare the whole id with its owner by telephone, then run",
             )
 
     def _about(self, name: EventName, identity: PublicIdentity, detail: str) -> None:
-        """Tell something about somebody, once."""
+        """Report an event about an applicant or member, once."""
         event = AuthorityEvent(
             name=name, client_id=identity.client_id, label=identity.label, detail=detail
         )
@@ -312,10 +314,10 @@ class Delivery:
 
 
 def _check_word(application: SignedApplication, federation: str) -> None:
-    """Refuse a word as a guest that is not the applicant's, or not for this federation."""
+    """Refuse a guest's consent that is not the applicant's own, or not for this federation."""
     key, consent = application.identity.signing_key, application.consent
     if (consent or application.is_leave) and not consents(federation, key, consent):
         raise KeysError(
-            f"It says that rounds may go on without it, but signed no such word for {federation}.",
-            remedy="Its owner looks at federation.name in the client's settings file.",
+            f"It wants to be a guest, but its signed consent is not for {federation}.",
+            remedy="Its owner should check federation.name in the client's settings file.",
         )

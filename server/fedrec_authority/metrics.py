@@ -1,4 +1,4 @@
-"""What the key authority's process counts for Prometheus, from the events that it tells."""
+"""Prometheus metrics of the key authority's process, from its events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class AuthorityMetrics:
     """Counts the authority's events.
 
     Args:
-        folder: the authority's.
+        folder: the authority's folder.
         now: the time in unix seconds.
     """
 
@@ -27,26 +27,26 @@ class AuthorityMetrics:
         events = numbers.counter("fedrec_authority_events_total", "What happened.", ["event"])
         self._events = {name: events.labels(_word(name)) for name in get_args(EventName)}
         sums = numbers.counter(
-            "fedrec_authority_sums_total", "Rounds' sums by what was done with them.", ["outcome"]
+            "fedrec_authority_sums_total", "Sums of rounds by outcome.", ["outcome"]
         )
         self._opened, self._refused = map(sums.labels, ("opened", "refused"))
         self._seconds = numbers.histogram(
             "fedrec_authority_opening_duration_seconds",
-            "How long checking, adding up and opening a sum took.",
+            "Duration of checking, adding up and opening a sum.",
             SECONDS,
         )
         self._last = numbers.gauge(
             "fedrec_authority_opened_timestamp_seconds",
-            "When the last sum was opened; the start, before the first.",
+            "Time of the last opened sum, or the start if there is none.",
         )
         self._last.set(now())
         self._reachable = numbers.gauge(
             "fedrec_authority_coordinator_reachable", "1 while the coordinator answers."
         )
-        self._epoch = numbers.gauge("fedrec_authority_key_epoch", "The epoch that began last.")
+        self._epoch = numbers.gauge("fedrec_authority_key_epoch", "Newest epoch that has begun.")
 
     def take(self, event: AuthorityEvent) -> None:
-        """Count one event; called from several threads."""
+        """Count one event. Several threads may call this."""
         self._events[event.name].inc()
         match event.name:
             case "coordinator found":
@@ -64,5 +64,5 @@ class AuthorityMetrics:
 
 
 def _word(name: str) -> str:
-    """Return an event's name as one word, as labels are written."""
+    """Return an event's name as one word, for a label."""
     return name.replace(" ", "_")

@@ -1,16 +1,16 @@
-"""Kits: for every party one folder, with all that it needs and nothing of anybody else's.
+"""Kits: one folder for each party, with everything it needs and no other party's secrets.
 
 ::
 
-    authority/               stays where it was made: this machine is the key authority
+    authority/               stays here: this machine is the key authority
     coordinator/             coordinator.toml, catalogue.csv, epoch.json, coordinator.pem and
                              operator.crt
     clients/NAME/            client.toml, authority.pub.json, invitation.pem, and for a trial
                              interactions.csv
-    operators/NAME.pem       who else may look after the coordinator
+    operators/NAME.pem       another operator of the coordinator
 
-A client makes its keys itself at its first start, and applies with its kit's invitation. Nothing in
-a client's kit is of use to a thief once the client has applied.
+A client makes its keys at its first start and applies with its kit's invitation. Once it has
+applied, its kit is useless to a thief.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _COORDINATORS_DATABASE = "coordinator.sqlite"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kit:
-    """One party's folder.
+    """The folder of one party.
 
     Attributes:
         party: "coordinator", or the client's name.
-        command: what its owner types where the folder was carried, or, where the coordinator's
-            address is this machine's own, where `provision` was typed.
+        command: the command for its owner, run where the folder was carried. If the coordinator's
+            address is this machine's own, run it where `provision` was run.
     """
 
     party: str
@@ -71,18 +71,20 @@ def provision(
     *,
     interactions: Interactions | None = None,
 ) -> tuple[Kit, ...]:
-    """Make the authority's folder and everybody's kit; nobody is a member before it applied.
+    """Create the authority's folder and every party's kit.
+
+    A client becomes a member once it applies.
 
     Args:
-        settings: the federation's; `parties` says for whom.
-        into: folder of all kits.
+        settings: the federation's settings. `parties` names the parties.
+        into: folder for all kits.
         catalogue: the public items.
-        interactions: for a trial, whose users are dealt out to the clients; None where every
-            client brings its own data.
+        interactions: for a trial, the interactions whose users are distributed over the clients.
+            None if every client has its own data.
 
     Raises:
         SettingsError: the parties cannot form this federation, or `into` cannot be written.
-        RefusedError: a client would contribute nothing; see `check_own_floor`.
+        RefusedError: a client would contribute nothing. See `check_own_floor`.
         KeysError: there are kits already, or a coordinator uses the folder.
     """
     parties = settings.parties
@@ -98,7 +100,7 @@ def provision(
         authority_is_new = keys.load_or_create()[1]
         if not authority_is_new and keys.last_epoch:
             raise KeysError(
-                f"{into} has the kits of a federation already.",
+                f"{into} already has the kits of a federation.",
                 remedy=f"Add a client with `fedrec provision --add NAME --into {into}`, or choose "
                 "another folder with --into.",
             )
@@ -115,17 +117,17 @@ def provision(
 
 
 def add_client(settings: Settings, into: Path, name: str, *, confirm: bool = False) -> Kit:
-    """Make the kit of one more client, or another invitation in the kit of one that never came.
+    """Create one more client's kit, or a new invitation for a client that has not applied.
 
     Args:
-        settings: the federation's.
+        settings: the federation's settings.
         into: folder of all kits.
-        name: the client's.
+        name: the client's name.
         confirm: whether people compare its client id before it becomes a member.
 
     Raises:
-        SettingsError: the name cannot be that of a kit.
-        KeysError: it has applied already, or nobody made kits here yet.
+        SettingsError: the name cannot be the name of a kit.
+        KeysError: the client has applied already, or there are no kits here yet.
     """
     folder = _known_authority(into)
     _check_name("--add", name)
@@ -135,14 +137,14 @@ def add_client(settings: Settings, into: Path, name: str, *, confirm: bool = Fal
 
 
 def add_operator(into: Path, name: str) -> tuple[Path, Path]:
-    """Make somebody's credentials for the coordinator's service for operators.
+    """Create credentials for one more operator of the coordinator.
 
     Returns:
-        Their file, and the list for the coordinator.
+        The operator's file, and the list for the coordinator.
 
     Raises:
-        SettingsError: the name cannot be a file's.
-        KeysError: nobody made kits here yet, or it is the authority's own process.
+        SettingsError: the name cannot be a file name.
+        KeysError: there are no kits here yet, or the name is that of the authority's own process.
     """
     folder = _known_authority(into)
     _check_name("--operator", name)
@@ -153,10 +155,10 @@ def add_operator(into: Path, name: str) -> tuple[Path, Path]:
 
 
 def remove_operator(into: Path, name: str) -> Path:
-    """Take an operator out of the list for the coordinator, and return that.
+    """Remove an operator from the list for the coordinator. Return the list.
 
     Raises:
-        KeysError: nobody made kits here yet, or there is no such operator.
+        KeysError: there are no kits here yet, or there is no such operator.
     """
     folder = _known_authority(into)
     with changing(folder) as keys:
@@ -165,10 +167,10 @@ def remove_operator(into: Path, name: str) -> Path:
 
 
 def presence_words(settings: Settings) -> str:
-    """Say, for people, whom every round waits for; nothing where it waits for nobody.
+    """Describe the clients that every round waits for, or return an empty string if there are none.
 
-    With twice as many clients as a cell needs there are several cells. Rounds go on without one
-    of them if that leaves more than may be corrupt.
+    With twice as many clients as a cell needs, there are several cells. Rounds proceed without one
+    of them if the others are more than may be corrupt.
     """
     plan, guests = settings.plan, settings.parties.go_on
     if not plan.has_cells:
@@ -179,52 +181,52 @@ def presence_words(settings: Settings) -> str:
     largest = -(-core // max(1, n_cells))
     if core - largest >= fewest and n_cells > _cells_needed(settings):
         return (
-            f"{named}Rounds are over whole cells of {size} to {2 * size - 1} clients, chosen at "
-            "random and for good: a client that is away keeps its cell out of the round, and the "
-            "others go on."
+            f"{named}Every round consists of whole cells of {size} to {2 * size - 1} clients. "
+            "Cells are drawn at random and fixed. If a client is away, its cell sits out and the "
+            "others continue."
         )
     who = f"the {core} others" if guests else f"all {core} clients"
     if n_cells > 1 and core - largest >= fewest:
         return (
-            f"{named}Rounds are over {n_cells} whole cells of clients, chosen at random and for "
-            f"good, and need {_cells_needed(settings)} of them (federation.corrupt_cells): a round "
-            "waits for a client that is away, and goes on by itself when it is back."
+            f"{named}Every round needs {_cells_needed(settings)} of {n_cells} whole cells of "
+            "clients (federation.corrupt_cells). Cells are drawn at random and fixed. If a client "
+            "is away, rounds wait and continue automatically when it is back."
         )
     words = (
-        f"{named}In every round {who} must be there: a round waits for a client that is away, and "
-        "goes on by itself when it is back. "
+        f"{named}Every round needs {who}. If a client is away, rounds wait and continue "
+        "automatically when it is back. "
     )
     if core > fewest:
         return words + (
-            f"One that goes for good (`fedrec client leave`) is waited for no more, as long as "
-            f"{fewest} are left."
-            + ("" if guests else " parties.go_on names those who may be missing from the start.")
+            "Rounds no longer wait for a client that leaves for good (`fedrec client leave`), as "
+            f"long as {fewest} are left."
+            + ("" if guests else " Clients in parties.go_on may be missing from the start.")
         )
     if core > size:
         return words + (
-            f"rounds.minimum_clients is {fewest}: if one of them is lost for good, the others "
-            f"cannot go on. Lower it to {size} or more before the start, and they can."
+            f"rounds.minimum_clients is {fewest}: if a client is lost for good, the others cannot "
+            f"continue. To allow that, lower it to {size} or more before the start."
         )
     return words + (
-        f"{core} is the fewest, so that none can be marked as one that may be missing. If one of "
-        "them is lost for good, the others cannot go on and begin a new federation: run `fedrec "
-        "provision` again, with --into another folder."
+        f"{core} is the minimum, so no client may be missing. If a client is lost for good, the "
+        "others cannot continue and must begin a new federation: run `fedrec provision` again, "
+        "with --into another folder."
     )
 
 
 def _cells_needed(settings: Settings) -> int:
-    """Return how many cells a round needs where a roster has several."""
+    """Return how many cells a round needs if a roster has several."""
     return settings.federation.corrupt_cells + 1 if settings.plan.counts_by_cell else 1
 
 
 def _check_cells(settings: Settings) -> None:
-    """Refuse a roster whose cells are fewer than any round needs."""
+    """Refuse a roster that has fewer cells than every round needs."""
     size, core = cell_size_of(settings.plan), len(settings.parties.clients)
     core -= len(settings.parties.go_on)
     if size and 1 < core // size < _cells_needed(settings):
         raise SettingsError(
-            f"{core} clients that rounds wait for make {core // size} cells of {size}; with "
-            f"federation.corrupt_cells = {settings.federation.corrupt_cells} every round needs "
+            f"{core} clients that rounds wait for make {core // size} cells of {size}. With "
+            f"federation.corrupt_cells = {settings.federation.corrupt_cells}, every round needs "
             f"{_cells_needed(settings)}.",
             remedy=f"Set federation.corrupt_cells = {core // size - 1}, or name more clients.",
         )
@@ -235,7 +237,7 @@ def _known_authority(into: Path) -> AuthorityFolder:
     if not folder.last_epoch:
         raise KeysError(
             f"There are no kits in {into} yet.",
-            remedy="Run `fedrec provision` alone first, or name their folder with --into.",
+            remedy="Run `fedrec provision` alone first, or set the kits' folder with --into.",
         )
     return folder
 
@@ -255,9 +257,9 @@ def _check_parties(settings: Settings, interactions: Interactions | None) -> Non
     count = len(parties.clients)
     if count < max(1, rounds.minimum_clients):
         raise SettingsError(
-            f"parties.clients names {count} clients; rounds.minimum_clients is "
-            f"{rounds.minimum_clients}, so that no round could be published.",
-            remedy="Name them in parties.clients, or with --clients a,b,c.",
+            f"parties.clients names {count} clients, but rounds.minimum_clients is "
+            f"{rounds.minimum_clients}, so no round could be published.",
+            remedy="Add clients to parties.clients, or use --clients a,b,c.",
         )
     _check_guests(settings)
     _check_cells(settings)
@@ -267,24 +269,24 @@ def _check_parties(settings: Settings, interactions: Interactions | None) -> Non
             remedy="Name fewer clients.",
         )
     if interactions is not None:
-        # Users are dealt out in turn.
+        # Users are distributed in turn.
         check_own_floor(settings.client.minimum_own_item_users, interactions.n_users // count)
 
 
 def exposure_words(settings: Settings, n_clients: int) -> str:
-    """Say, for people, what one lying member could read of other clients; empty for nothing."""
+    """Describe what one dishonest member could read of other clients, or return an empty string."""
     n_cells = _n_cells(settings, n_clients)
     raised = raised_counts(settings.plan, n_cells)
     if not raised or settings.client.minimum_own_item_users >= SAFE_FLOOR:
         return ""
     accepts = (
-        " The clients accept this in their kits (client.accept_member_exposure = true)."
+        " The kits accept this for their clients (client.accept_member_exposure = true)."
         if exposed_to_members(settings.plan, n_cells)
         else ""
     )
     where = exposing_sums(settings.plan)
     return (
-        f"{where[0].upper()}{where[1:]}: {raised}{accepts} To prevent it where clients have many "
+        f"{where[0].upper()}{where[1:]}: {raised}{accepts} To prevent it if clients have many "
         f"users, set client.minimum_own_item_users = {SAFE_FLOOR} or more before you run provision."
     )
 
@@ -295,7 +297,7 @@ def _n_cells(settings: Settings, n_clients: int) -> int:
 
 
 def _accepting(settings: Settings, n_clients: int) -> Settings:
-    """Return settings whose kits accept what a member could read; see `exposure_words`."""
+    """Return settings whose kits accept what a member could read. See `exposure_words`."""
     exposed = exposed_to_members(settings.plan, _n_cells(settings, n_clients))
     if not exposed or settings.client.minimum_own_item_users >= SAFE_FLOOR:
         return settings
@@ -304,40 +306,40 @@ def _accepting(settings: Settings, n_clients: int) -> Settings:
 
 
 def _check_guests(settings: Settings) -> None:
-    """Refuse guests where nobody is waited for, and too many of them."""
+    """Refuse guests if rounds wait for no client, or if there are too many guests."""
     plan, guests = settings.plan, settings.parties.go_on
     if not guests:
         return
     if not plan.has_cells:
         raise SettingsError(
-            f"parties.go_on names {', '.join(guests)}, but with these settings rounds wait for "
-            "nobody in particular.",
-            remedy="Leave parties.go_on out.",
+            f"parties.go_on names {', '.join(guests)}, but with these settings no client is "
+            "required in rounds.",
+            remedy="Remove parties.go_on.",
         )
     core = len(settings.parties.clients) - len(guests)
     needed = cell_size_of(plan)
     if core < needed:
         raise SettingsError(
-            f"parties.go_on leaves {core} clients that rounds wait for; at least {needed} must "
-            'have client.when_away = "wait", so that sums are over them.',
+            f"parties.go_on leaves {core} clients that rounds wait for. At least {needed} must "
+            'have client.when_away = "wait", to be in every sum.',
             remedy="Name fewer in parties.go_on.",
         )
     if core < plan.rounds.minimum_clients:
         raise SettingsError(
-            f"parties.go_on leaves {core} clients that rounds wait for, and rounds.minimum_clients "
-            f"is {plan.rounds.minimum_clients}: guests do not count to it.",
+            f"parties.go_on leaves {core} clients that rounds wait for, but rounds.minimum_clients "
+            f"is {plan.rounds.minimum_clients}. Guests don't count towards it.",
             remedy=f"Set rounds.minimum_clients = {core}, or name fewer in parties.go_on.",
         )
 
 
 def _check_folder(folder: AuthorityFolder) -> None:
-    """Refuse a folder in which a coordinator works: who holds both reads everything."""
+    """Refuse a coordinator's folder: with both, one machine could read all updates."""
     used = [path for path in (folder.path, folder.path.parent) if _is_coordinators(path)]
     if used:
         raise KeysError(
-            f"{used[0]} is a coordinator's; the key authority's folder must not be where the "
-            "coordinator can read it.",
-            remedy="Provision on the authority's own machine, into a folder of its own (--into).",
+            f"{used[0]} belongs to a coordinator. The coordinator must not be able to read the key "
+            "authority's folder.",
+            remedy="Provision on the authority's own machine, into a separate folder (--into).",
         )
 
 
@@ -411,7 +413,7 @@ def _client_kit(
 
 
 def stays_here(settings: Settings) -> bool:
-    """Tell whether only this machine reaches the coordinator, so that kits are not carried."""
+    """Return whether only this machine reaches the coordinator, so that kits are not carried."""
     return is_own_address(split_address(settings.parties.address)[0])
 
 
@@ -420,14 +422,14 @@ def _seen_by_owner(settings: Settings, kit: Path) -> Path:
 
 
 def _own_reading(settings: Settings, interactions: Interactions | None) -> dict[str, object]:
-    """Return how a client reads data of its own; what a trial dealt out is read as it is."""
+    """Return how a client reads its own data. A trial's distributed data needs no options."""
     if interactions is not None:
         return {}
     return settings.data.model_dump(exclude_defaults=True, exclude={"path", "catalogue"})
 
 
 def _new_folder(path: Path) -> None:
-    """Make a folder that only its owner may read."""
+    """Create a folder that only its owner may read."""
     make_private(path)
     path.chmod(0o700)
 
@@ -435,12 +437,12 @@ def _new_folder(path: Path) -> None:
 def _write_settings(
     path: Path, settings: Settings, local: Mapping[str, Mapping[str, object]], heading: str
 ) -> None:
-    """Write the plan and a party's own sections, what is not set left to the defaults."""
+    """Write the plan and a party's own sections. Unset values keep their defaults."""
     content = {**settings.plan.model_dump(), **local}
     Settings.model_validate(content)
     text = settings_to_toml(
         content,
-        heading=f"{heading}, made by `fedrec provision`.\n"
-        "All parties agree on the sections above [data]; no edit is needed.",
+        heading=f"{heading}, made by `fedrec provision`.\nAll parties agree on the sections above "
+        "[data]. No edit is needed.",
     )
     write_whole(path, text.encode(), private=True)

@@ -1,4 +1,4 @@
 """The coordinator: rounds, storage and sums of updates that it cannot read."""
 
-# Says to gRPC how to speak before anything here imports it.
+# Sets gRPC's TLS options before anything here imports it.
 import fedrec.wire  # noqa: F401

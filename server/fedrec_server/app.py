@@ -1,4 +1,4 @@
-"""A coordinator's life: start, serve, stop without losing anything."""
+"""The life of a coordinator: start, serve, and stop without losing data."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ if TYPE_CHECKING:
 
 
 Ending = Literal["interrupted", "terminated", "finished", "failed", "spent"]
-"""Why a coordinator stopped serving: Ctrl-C or SIGHUP, SIGTERM, or the end of the run, which was as
-planned, a failure, or that of the privacy budget."""
+"""Why a coordinator stopped serving: Ctrl-C or SIGHUP, SIGTERM, or the run's end.
+
+The run ended as planned, failed, or spent its privacy budget.
+"""
 
 TICK_SECONDS = 0.25
 GRACE_SECONDS = 30.0
@@ -67,12 +69,12 @@ class Coordinator:
     """One run behind one port.
 
     Args:
-        settings: the machine's part of the settings.
+        settings: the settings of this machine.
         federation: the constant part of the run.
-        clock: tells the time.
+        clock: the source of the time.
         failpoint: for tests that kill the process.
-        resume: lets a failed or stopped run go on.
-        recorder: keeps every message, for `fedrec audit --recording`.
+        resume: whether to continue a failed or stopped run.
+        recorder: records every message, for `fedrec audit --recording`.
     """
 
     def __init__(
@@ -114,17 +116,17 @@ class Coordinator:
         accept_exposure: bool = False,
         recorder: WireRecorder | None = None,
     ) -> Self:
-        """Put a coordinator together; nothing is opened yet but the key epoch.
+        """Assemble a coordinator. Only the key epoch is read.
 
         Args:
-            accept_exposure: its operator knows what a plan without encryption exposes.
+            accept_exposure: whether the operator accepts what a plan without encryption exposes.
 
         Raises:
-            SettingsError: when the settings do not allow to start.
+            SettingsError: when the coordinator cannot start with these settings.
             CertificateExpired: when this machine's clock is outside the certificate's dates.
-            RefusedError: when the plan exposes clients, and nobody accepted that.
-            KeysError: when there is no key epoch, it is of other settings, or its context holds
-                a key.
+            RefusedError: when the plan exposes clients and the operator did not accept that.
+            KeysError: when there is no key epoch, it is of other settings, or its context holds a
+                key.
         """
         check_exposure(settings.plan, accepted=accept_exposure)
         check_sampling(settings.plan)
@@ -141,18 +143,18 @@ class Coordinator:
 
     @property
     def engine(self) -> Engine:
-        """Return the living run; only between `start` and `stop`."""
+        """Return the running engine. It only exists between `start` and `stop`."""
         if self._engine is None:
             raise StorageError("The coordinator is not started.")
         return self._engine
 
     @property
     def page_url(self) -> str:
-        """Return where the page is; empty where none is served."""
+        """Return the page's address, or an empty string if no page is served."""
         return "" if self._page is None else self._page.url
 
     async def start(self) -> str:
-        """Open the store and the port; return `host:port`."""
+        """Open the store and the port. Return `host:port`."""
         store = SqliteStore(
             Path(self._settings.state),
             self._federation.identity,
@@ -197,26 +199,26 @@ class Coordinator:
     async def serve(
         self, on_start: Callable[[str, str], None], *, until_finished: bool = False
     ) -> Ending:
-        """Serve until a signal, a lost disk or, if asked for, the run's end; return which it was.
+        """Serve until a signal, a lost disk or, if asked for, the run's end. Return the reason.
 
-        The first SIGTERM, SIGINT or SIGHUP stops gracefully, the second at once; neither loses
-        anything.
+        The first SIGTERM, SIGINT or SIGHUP stops gracefully, the second one at once. Neither loses
+        data.
 
         Args:
             on_start: called with the address and the run's name.
             until_finished: stop a moment after the run has ended.
 
         Raises:
-            StorageError: when the store can no longer be believed.
+            StorageError: when the store's state is unknown.
         """
         allow_connections(len(self._federation.keys.roster.holders))
         try:
             address = await self.start()
         except DiskFull as error:
-            # Nobody is there yet who would try again.
+            # No client is connected yet that would retry.
             raise StorageError(
                 error.message,
-                remedy="The coordinator has ended, and nothing is lost. Free disk space, then "
+                remedy="The coordinator has ended, and no data is lost. Free disk space, then "
                 "start it again.",
             ) from error
         except DurabilityLost as error:
@@ -224,7 +226,7 @@ class Coordinator:
         signals = _Signals()
         loop = asyncio.get_running_loop()
         stopping = heeded_signals()
-        # First, since whoever is told that it listens may stop it at once.
+        # First, because a caller of `on_start` may stop the coordinator at once.
         for number in stopping:
             loop.add_signal_handler(number, signals.take, number)
         try:
@@ -257,7 +259,7 @@ class Coordinator:
         return signals.ending or run_end
 
     async def stop(self, *, grace_seconds: float = GRACE_SECONDS) -> None:
-        """Take no more, finish what was begun, and close everything."""
+        """Accept no further calls, finish started work, and close everything."""
         engine = self.engine
         engine.stop_waiting()
         structlog.get_logger().info(
@@ -267,7 +269,7 @@ class Coordinator:
         if self._page is not None:
             await self._page.close()
         await self._server.stop(grace_seconds)
-        # Until here calls came, and who may call is said by the roster of the run's epoch.
+        # Calls arrived until here. The roster of the run's epoch decides which callers are allowed.
         self._engine = None
         if self._ticker is not None:
             self._ticker.cancel()
@@ -280,7 +282,7 @@ class Coordinator:
         await engine.close()
 
     def _open_metrics(self, engine: Engine) -> None:
-        """Count, and serve the numbers, where the settings name an address."""
+        """Count events, and serve metrics if the settings name an address."""
         local = self._settings
         where = Monitored.of(
             local.metrics_address,
@@ -294,9 +296,12 @@ class Coordinator:
             self._endpoint = metrics_endpoint(self._metrics.registry, where)
 
     def _open_page(self, engine: Engine) -> None:
-        """Take the page's port, where the settings name one; it answers once the run is here."""
+        """Start the page's port if the settings name an address.
+
+        It responds once the run is loaded.
+        """
         if self._settings.page:
-            # A coordinator without a page needs no web server.
+            # Without a page, no web server is needed.
             from fedrec_server.page.serving import Page
 
             self._page = Page(engine, self._settings)
@@ -310,7 +315,7 @@ class Coordinator:
             stopping=lambda: engine.run.stopping,
             on_refused=None if self._metrics is None else self._metrics.refused,
         )
-        # In front, so that it sees what the guard turns away; not there at all where nobody asked.
+        # In front, to see calls that the guard rejects. Absent unless recording was requested.
         recorders = [] if self._recorder is None else [self._recorder]
         n_clients = len(engine.run.federation.keys.roster.members)
         n_clients = min(n_clients, engine.run.federation.plan.rounds.clients_per_round or n_clients)
@@ -331,14 +336,14 @@ class Coordinator:
         return server
 
     def _roster(self) -> Roster:
-        """Return the roster in force, which an installed epoch replaces."""
+        """Return the roster in force, which changes when an epoch is installed."""
         federation = self._federation if self._engine is None else self._engine.run.federation
         return federation.keys.roster
 
     async def _tick(self, engine: Engine) -> None:
         while not engine.run.work.lost.is_set():
             await asyncio.sleep(TICK_SECONDS)
-            # `Work` logs what failed; without a next tick no deadline would ever come.
+            # `Work` logs failures. Without the next tick, deadlines would never pass.
             with contextlib.suppress(Exception):
                 await engine.tick()
             if self._metrics is not None:
@@ -347,15 +352,15 @@ class Coordinator:
     async def _finished(self) -> None:
         engine = self.engine
         while engine.run.state.ending is None:
-            # A run that was resumed had ended before, and the event still says so.
+            # A resumed run had ended before, and the event is still set.
             engine.finished.clear()
             await engine.finished.wait()
-        # Clients that poll hear of the end; those that come later find nobody.
+        # Polling clients learn of the end. Later ones find no coordinator.
         await asyncio.sleep(LINGER_SECONDS)
 
 
 class _Signals:
-    """The first signal that asks to stop; the second one ends the process."""
+    """The first signal requests a stop. The second one ends the process."""
 
     def __init__(self) -> None:
         self.came = asyncio.Event()
@@ -372,13 +377,12 @@ class _Signals:
 def _failed(why: str) -> StorageError:
     return StorageError(
         f"The store failed. {why}",
-        remedy="Check the disk, then start the coordinator again: it looks whether the folder is "
-        "whole.",
+        remedy="Check the disk, then start the coordinator again. It checks the state folder.",
     )
 
 
 def _end_of(state: State) -> Ending:
-    """Return how a run ended that nobody interrupted."""
+    """Return how a run ended that was not interrupted."""
     ending = state.ending
     if ending is None or not ending.failed:
         return "finished"
@@ -386,10 +390,10 @@ def _end_of(state: State) -> Ending:
 
 
 def _key_epoch(settings: CoordinatorSettings) -> KeyEpoch:
-    """Return the epoch of the settings' file; without one, what was installed since.
+    """Return the epoch from the settings' file or, without that file, the last installed one.
 
-    Where both are there the engine goes on in the newer one. An operator who deleted the file
-    keeps no secrets of an epoch that is over.
+    If both exist, the engine continues in the newer one. Operators may delete the file, to keep no
+    secrets of past epochs.
     """
     path = Path(settings.epoch)
     installed = None if path.exists() else installed_bundle(Path(settings.state))

@@ -27,37 +27,36 @@ def coordinator() -> None:
 def run(
     settings_file: Annotated[Path, typer.Argument(metavar="SETTINGS.toml")],
     resume: Annotated[
-        bool, typer.Option("--resume", help="Let a failed or stopped run go on.")
+        bool, typer.Option("--resume", help="Continue a failed or stopped run.")
     ] = False,
     until_finished: Annotated[
         bool, typer.Option("--until-finished", help="Stop when the run has ended.")
     ] = False,
     record_wire: Annotated[
         Path | None,
-        typer.Option(
-            help="Record every message into a new file in this folder, for `fedrec audit`."
-        ),
+        typer.Option(help="Record every message in a new file in this folder, for `fedrec audit`."),
     ] = None,
     record_wire_mib: Annotated[
-        int, typer.Option(min=1, help="Largest recording; then recording ends, not the run.")
+        int,
+        typer.Option(min=1, help="Largest recording. Recording then ends, not the run."),
     ] = 4096,
     page: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Show the run in a browser there, whatever coordinator.page says.",
+            help="Show the run in a browser at this address. Overrides coordinator.page.",
         ),
     ] = None,
     accept_exposure: AcceptExposure = False,
 ) -> None:
-    """Serve a federation; the first line on stdout is a JSON object with the address.
+    """Serve a federation. The first line on stdout is a JSON object with the address.
 
-    Ctrl-C, SIGHUP and SIGTERM finish what was begun and save, a second one stops at once; the
-    same command goes on. The first two leave with 130, SIGTERM with 0, for containers. With
-    --until-finished the run's end leaves with 0, with 4 where the privacy budget is spent, with 1
-    where it failed.
+    Ctrl-C, SIGHUP and SIGTERM finish started work and save. A second signal stops at once. Run the
+    same command to continue. Exit status: 130 after Ctrl-C or SIGHUP, and 0 after SIGTERM, for
+    containers. With --until-finished: 0 at the run's end, 4 if the privacy budget is spent, 1 if
+    the run failed.
     """
-    # The command line answers --help without loading gRPC.
+    # Keeps gRPC out of `--help`.
     import asyncio
     import json
 
@@ -113,8 +112,8 @@ def _catalogue_of(settings: Settings) -> PublicCatalogue:
 
     if settings.data.catalogue is None:
         raise SettingsError(
-            "data.catalogue is missing; the coordinator serves the catalogue to clients.",
-            remedy="Name the federation's public catalogue file.",
+            "data.catalogue is missing. The coordinator serves the catalogue to clients.",
+            remedy="Set it to the federation's public catalogue file.",
         )
     return PublicCatalogue.load(Path(settings.data.catalogue))
 
@@ -122,12 +121,12 @@ def _catalogue_of(settings: Settings) -> PublicCatalogue:
 @app.command()
 def backup(
     settings_file: Annotated[Path, typer.Argument(metavar="SETTINGS.toml")],
-    into: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder for the copy.")],
+    into: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder for the copy.")],
 ) -> None:
-    """Copy the state folder, while the coordinator runs or while it does not.
+    """Copy the state folder. The coordinator may be running.
 
-    A coordinator starts from the copy as from the folder itself: put it where coordinator.state
-    points to. Clients that heard of later rounds than the copy knows are not served by it.
+    To use the copy, put it where coordinator.state points to, and start a coordinator. A
+    coordinator on the copy does not serve clients that know of later rounds.
     """
     from fedrec.settings.validation import load_settings
     from fedrec_server.store.state_folder import back_up
@@ -144,13 +143,13 @@ def backup(
 def recover(
     settings_file: Annotated[Path, typer.Argument(metavar="SETTINGS.toml")],
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="What `fedrec keys export-recovery` wrote.")
+        Path, typer.Argument(metavar="FILE", help="The file from `fedrec keys export-recovery`.")
     ],
 ) -> None:
-    """Make a lost or older state folder anew from what the key authority knows of the run.
+    """Rebuild a lost or outdated state folder from the key authority's data.
 
-    The folder that is there is renamed, not deleted. The run goes on with the next round; clients
-    that are alive go on by themselves.
+    The existing folder is renamed, not deleted. The run continues with the next round, and running
+    clients continue automatically.
     """
     from fedrec.clock import SystemClock
     from fedrec.settings.validation import load_settings
@@ -164,7 +163,7 @@ def recover(
     vectors = RoundVectors.of(settings.plan, catalogue.n_items)
     found = make_anew(settings, catalogue, vectors, file, now=SystemClock().now())
     if found.aside is not None:
-        typer.echo(f"The folder that was there is now {found.aside}.")
-    model = "" if found.has_model else "; members have the model"
+        typer.echo(f"The previous folder is now {found.aside}.")
+    model = "" if found.has_model else ", and members have the model"
     typer.echo(f"Recovered run {found.run} up to round {found.round}{model}.")
-    typer.echo("Start the coordinator: members go on by themselves.")
+    typer.echo("Start the coordinator. Members continue automatically.")

@@ -1,6 +1,6 @@
-"""The living run: its parts put together, and what follows by itself.
+"""The live run: its parts, and what happens automatically.
 
-The engine knows no gRPC. Every part changes the run through `LiveRun`, one after another.
+The engine does not depend on gRPC. Every part changes the run through `LiveRun`, one at a time.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class Engine:
 
     Args:
         federation: the constant part.
-        store: open; closed by `close`.
-        clock: tells the time.
-        maximum_upload_bytes: the operator's limit.
+        store: an open store, which `close` closes.
+        clock: the source of the time.
+        maximum_upload_bytes: the operator's limit of an upload.
         failpoint: called before an update is acknowledged.
 
     Attributes:
-        run: where the run stands, and the one way in which that changes.
-        collection: what was counted of the round in progress.
+        run: the run's state, and the only way to change it.
+        collection: the counted updates of the round in progress.
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class Engine:
         ]
 
     def _collection(self) -> Collection:
-        """Return what adds a round up, empty."""
+        """Return an empty collection for a round's updates."""
         run = self.run
         if run.federation.protection.steps.are_several:
             return StepCollection(run)
         return RunningSum(lambda: accumulator_of(run), run.read_update)
 
     async def start(self, *, resume: bool = False) -> None:
-        """Clean up after the last process and go on where it ended."""
+        """Clean up after the last process and continue from its state."""
         run = self.run
         swept = await run.work.in_thread(run.store.sweep)
         await run.work.in_thread(self.quality.read, run.store)
@@ -128,11 +128,11 @@ class Engine:
         await self.tick()
 
     async def tick(self) -> None:
-        """Let time pass: deadlines and openings."""
+        """Let time pass: check deadlines, and open rounds."""
         await self.run.work.uninterrupted(self.advance())
 
     async def stop_run(self, *, at_once: bool) -> None:
-        """End the run on the operator's word."""
+        """End the run at the operator's request."""
         await self.run.work.uninterrupted(self._stop_run(at_once))
 
     async def _stop_run(self, at_once: bool) -> None:
@@ -140,13 +140,13 @@ class Engine:
             await self.run.apply(StopRequested(now=self.run.clock.now(), at_once=at_once))
 
     def stop_waiting(self) -> None:
-        """Answer all long polls: the process is about to end."""
+        """Answer all long polls, because the process is about to end."""
         self.run.stopping = True
         self.polls.waiters.wake_all()
         self.run.watchers.wake_all()
 
     async def close(self) -> None:
-        """Finish what was begun and close the store."""
+        """Finish started work and close the store."""
         run = self.run
         self.stop_waiting()
         await run.work.settled()
@@ -155,14 +155,14 @@ class Engine:
         run.work.close()
 
     async def advance(self) -> None:
-        """Do what follows by itself: sum a closed round, open the next, heed deadlines."""
+        """Do all automatic steps: sum a closed round, open the next one, check deadlines."""
         run = self.run
         async with run.lock:
             try:
                 while await self._advance_once():
                     pass
             except StorageError:
-                # The run's log and status say so; tried again as time passes.
+                # The run's log and status report it, and a later tick retries.
                 pass
         run.look_at_disk()
         self._missing.notice(run.name, run.state, run.federation.keys.roster, run.presence)
@@ -178,7 +178,7 @@ class Engine:
             return True
         if round_ is None or round_.phase != "summing":
             presence = run.presence
-            # Looked at after every update, a round that collects must not cost a look at everybody.
+            # This runs after every update. While a round collects, it must not look at all clients.
             live = presence.live() if round_ is None else frozenset()
             tick = Tick(now=presence.now(), live=live, gone=presence.gone())
             return bool(await run.apply(tick))
@@ -199,7 +199,7 @@ class Engine:
         return True
 
     async def _leave_out_unfit(self, round_: Round) -> bool:
-        """Refuse single updates, where they can be read; tell whether there were any to refuse."""
+        """Refuse single updates if they are readable. Return whether any was refused."""
         run = self.run
         unfit = await run.work.in_thread(self._sum.unfit, round_)
         if not unfit:
@@ -210,7 +210,7 @@ class Engine:
         return True
 
     async def _end_untrainable(self) -> bool:
-        """End the run where its count left nothing that could be trained."""
+        """End the run if nothing can be trained after the count round."""
         run, state = self.run, self.run.state
         if state.rows is None or not state.counted or state.ending is not None:
             return False
@@ -221,30 +221,32 @@ class Engine:
         return True
 
     def _on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
-        """Begin the next round's collection empty, and note that the run is over."""
+        """Start the next round with an empty collection, and note the end of the run."""
         ended = RoundPublished | RoundAbandoned | EpochBegan
         if any(isinstance(change, ended) for change in changes):
             self.collection.forget()
         if any(isinstance(change, RoundPublished) for change in changes):
-            # It is durable; clients that fetch it need not wait for what makes it safer.
+            # It is durable. Clients that fetch it need not wait for further safety copies.
             self.run.work.background(self.run.work.beside(self.run.store.settle))
         if self.run.state.ending is not None:
             self.finished.set()
 
 
 KEPT_SUMS = 20
-"""Ciphertext sums of so many rounds are there for who is behind; before them, copies of the model.
+"""Number of rounds whose ciphertext sums are kept for clients that missed them.
+
+Older ones are replaced by snapshots.
 """
 
 
 class SuperfluousFiles:
-    """Deletes what a run's changes make superfluous."""
+    """Deletes files that changes of a run make superfluous."""
 
     def __init__(self, run: LiveRun) -> None:
         self._run = run
 
     def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
-        """Begin to delete what nobody needs after some changes."""
+        """Start to delete the files that are superfluous after some changes."""
         background = self._run.work.background
         for change in changes:
             match change:
@@ -264,13 +266,13 @@ class SuperfluousFiles:
         await self._delete(round_.number, names, partials=True)
 
     async def _forget_sums(self) -> None:
-        """Delete ciphertext sums of which a copy of the model takes the place."""
+        """Delete ciphertext sums that a snapshot replaces."""
         run = self._run
         names = await run.work.in_thread(run.store.forget_sums, KEPT_SUMS)
         await self._delete(run.state.published, names)
 
     async def _delete_updates(self, round_id: RoundId, clients: frozenset[ClientId]) -> None:
-        """Delete updates that a round was closed without."""
+        """Delete updates that a closed round left out."""
         await self._delete(round_id, [update_name(round_id, client) for client in sorted(clients)])
 
     async def _delete(

@@ -1,4 +1,4 @@
-"""What a coordinator serves: plan, catalogue, keys and protection, checked against each other."""
+"""The constant part of a run: plan, catalogue, keys and protection, checked against each other."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ METRICS = "metrics"
 
 STREAM_SECONDS = 30.0
 SLOWEST_BYTES_PER_SECOND = 100_000.0
-"""A client on a line slower than this does not upload a protected vector in time."""
+"""The slowest line, in bytes a second, on which a client uploads a protected vector in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HolderCounts:
-    """Users of each item, int64 (n_items,), by two count rounds that may be the same one.
+    """Users of each item, int64 (n_items,), from two count rounds, which may be the same.
 
     Attributes:
-        first: by the first, from which it follows which rows travel.
-        last: by the last, which later sums are held to.
+        first: from the first one, which decides which rows travel.
+        last: from the last one, which later sums are checked against.
     """
 
     first: NDArray[np.int64]
@@ -56,7 +56,7 @@ class HolderCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicCatalogue:
-    """The catalogue file as it is served, and what it says about itself."""
+    """The catalogue file that the coordinator serves, and its facts."""
 
     data: bytes
     fingerprint: str
@@ -78,7 +78,7 @@ class Federation:
     """The constant part of a run.
 
     Attributes:
-        vectors: how long each round's vector is.
+        vectors: the vector of each kind of round.
         protection: the public half of the protection, for the largest vector.
     """
 
@@ -97,10 +97,10 @@ class Federation:
         vectors: RoundVectors | VectorSpec,
         keys: KeyEpoch,
     ) -> Federation:
-        """Put the parts together.
+        """Assemble and check the parts.
 
         Args:
-            vectors: or the one vector that all rounds have.
+            vectors: the vector of each kind of round, or one for all rounds.
 
         Raises:
             SettingsError: when the vector has no public metrics segment.
@@ -128,12 +128,12 @@ class Federation:
         """Return the protection of a round's vector.
 
         Raises:
-            SettingsError: nothing can be trained with so many rows.
+            SettingsError: nothing can be trained with this number of rows.
         """
         return _over(self.protection, self.vectors.of_round(kind, rows.n_rows))
 
     def problem_with(self, rows: StatedRows) -> str:
-        """Return why nothing can be trained with the rows that a count led to, or nothing."""
+        """Return why nothing can be trained with a count round's rows, or an empty string."""
         if not rows.n_rows:
             return no_active_rows(self.plan).message
         try:
@@ -143,23 +143,23 @@ class Federation:
         return ""
 
     def following(self, keys: KeyEpoch) -> Federation:
-        """Return the federation in a later key epoch of the same authority.
+        """Return the same federation in a later key epoch of the same authority.
 
         Raises:
-            RosterBreaksCells: its cells do not follow from the present ones.
-            KeysError: when it is not later, of another authority or for other settings.
+            RosterBreaksCells: its cells do not follow from the current ones.
+            KeysError: when it is not later, or is from another authority or for other settings.
         """
         present, wanted = self.keys.roster, keys.roster
         if wanted.authority_key != present.authority_key:
             raise KeysError(
-                f"It is signed by the authority {fingerprint(wanted.authority_key)[:16]}, epoch "
-                f"{present.epoch} by {fingerprint(present.authority_key)[:16]}.",
-                remedy="Members pinned one authority: use the folder in which its key is.",
+                f"Authority {fingerprint(wanted.authority_key)[:16]} signed it, but "
+                f"{fingerprint(present.authority_key)[:16]} signed epoch {present.epoch}.",
+                remedy="Members pinned one authority. Use the folder that has its key.",
             )
         if wanted.epoch <= present.epoch:
             raise KeysError(
-                f"Epoch {wanted.epoch} is not above {present.epoch}, the newest one here.",
-                remedy=f"Make one with `fedrec keys rotate --epoch {present.epoch + 1}`.",
+                f"Epoch {wanted.epoch} is not above {present.epoch}, the newest one known here.",
+                remedy=f"Create one with `fedrec keys rotate --epoch {present.epoch + 1}`.",
             )
         check(present, wanted)
         _check_keys(self.plan, self.protection, keys)
@@ -167,12 +167,12 @@ class Federation:
 
     @property
     def roster(self) -> frozenset[ClientId]:
-        """Return who belongs to the federation."""
+        """Return the roster in force."""
         return frozenset(member.client_id for member in self.keys.roster.members)
 
     @property
     def identity(self) -> RunIdentity:
-        """Return what a state folder is bound to."""
+        """Return the identity that a state folder is bound to."""
         return RunIdentity(
             federation=self.plan.federation.name,
             plan_fingerprint=self.plan_fingerprint,
@@ -181,12 +181,15 @@ class Federation:
         )
 
     def epsilon_after(self, n_sums: int) -> float | None:
-        """Return what so many noisy sums cost the user who is in most; None without noise."""
+        """Return the largest epsilon of a user after this number of noisy sums.
+
+        None without noise.
+        """
         mechanism = mechanism_of(self.plan)
         return None if mechanism is None else mechanism.epsilon_after(n_sums)
 
     def rules(self, run: str) -> Rules:
-        """Return what the state machine has to know."""
+        """Return the rules for the state machine."""
         mechanism, revealer = mechanism_of(self.plan), self.keys.roster.revealer
         rules = Rules(
             run=run,
@@ -220,7 +223,7 @@ class Federation:
         )
 
     def info(self, run: str, client_id: ClientId, published: RoundId) -> FederationInfo:
-        """Return what a client learns first."""
+        """Return the facts that a client learns first."""
         return FederationInfo(
             protocol_version=PROTOCOL_VERSION,
             federation=self.plan.federation.name,
@@ -237,15 +240,15 @@ class Federation:
 
     @property
     def metrics_bytes(self) -> int:
-        """Return the length of a statement's metrics."""
+        """Return the length of a statement's metrics, in bytes."""
         segments = self.vectors.largest.segments
         return 8 * next(s.length for s in segments if s.name == METRICS)
 
     def parts_of_sum(
         self, kind: RoundKind, rows: StatedRows, total: bytes, n_summands: int
     ) -> dict[str, Packed]:
-        """Return the segments of a sum that the coordinator can read by name, as they lie in it."""
-        # What clients helped to read is packed as it would be without protection.
+        """Return the readable segments of a sum by name, as they are packed in it."""
+        # With the clients' help, the sum is packed as it would be without protection.
         spec = self.protection_of(kind, rows).spec
         plain = NoProtection(spec, NoProtection.plan(spec))
         return plain.parts_of_sum(total, n_summands)
@@ -261,19 +264,19 @@ class Federation:
         counted: HolderCounts | None = None,
         trained: int = 0,
     ) -> tuple[bytes, StatedRows | None]:
-        """Return what the coordinator has to know of a sum that it can read.
+        """Return the metrics, and after a count the rows, of a sum that the coordinator can read.
 
         Args:
-            clients: whose updates are in it.
-            counted: users of each item; None before the count round.
-            trained: published training rounds.
+            clients: the clients whose updates are in it.
+            counted: users of each item, or None before the count round.
+            trained: the number of published training rounds.
 
         Returns:
-            The metrics, little-endian int64, and after a count round the rows that travel from
-            now on.
+            The metrics, little-endian int64, and after a count round the rows that travel from now
+            on.
 
         Raises:
-            SumOutOfBounds: no honest clients add up to it.
+            SumOutOfBounds: no honest updates add up to it.
         """
         found = self.parts_of_sum(kind, rows, total, len(clients))
         if METRICS not in found:
@@ -325,14 +328,14 @@ def _over(protection: Protection, spec: VectorSpec) -> Protection:
 
 @lru_cache(maxsize=2)
 def _written(roster: Roster) -> bytes:
-    """Return a roster as JSON, made once for all members who enrol."""
+    """Return a roster as JSON, cached because every member asks for it."""
     return roster.to_json()
 
 
 def _check_keys(plan: Plan, protection: Protection, keys: KeyEpoch) -> None:
     roster = keys.roster
     problems = [
-        f"{what} is {found}, the settings say {wanted}"
+        f"{what} is {found}, expected {wanted}"
         for what, found, wanted in (
             ("federation", roster.federation, plan.federation.name),
             ("protection", roster.protection, plan.protection.name),
@@ -348,8 +351,8 @@ def _check_keys(plan: Plan, protection: Protection, keys: KeyEpoch) -> None:
     ]
     if problems:
         raise KeysError(
-            f"The key epoch was made for other settings: {'; '.join(problems)}.",
+            f"The key epoch was made for other settings: {', '.join(problems)}.",
             remedy="Ask the key authority for a new epoch, or use the settings and the release of "
-            "fedrec it was made for.",
+            "fedrec that this one was made for.",
         )
     protection.envelope(keys.server_context)

@@ -1,7 +1,7 @@
-"""What a coordinator counts for Prometheus.
+"""Prometheus metrics of a coordinator.
 
-It listens to what the engine commits; what has no event, such as who is here, is looked up once a
-second. Labels say how something ended or which phase it was, never who.
+Most of them follow the engine's commits. Others, such as the number of present clients, are looked
+up once a second. Labels name a phase or how something ended, never a client.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ UPLOAD = "SubmitUpdate"
 
 
 class CoordinatorMetrics:
-    """Counts what happens at one engine from now on.
+    """Counts what happens in one engine from now on.
 
     Args:
-        engine: listened to from now on.
-        settings: where its state is, and how much space it keeps free.
-        certificate_ends: unix seconds until which the coordinator's certificate is good.
+        engine: the engine to listen to.
+        settings: its state folder, and the space to keep free.
+        certificate_ends: expiry of the coordinator's certificate, in unix seconds.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class CoordinatorMetrics:
         rounds = numbers.counter("fedrec_rounds_total", "Rounds by how they ended.", ["outcome"])
         self._published, self._abandoned = map(rounds.labels, ("published", "abandoned"))
         lasted = numbers.histogram(
-            "fedrec_round_duration_seconds", "How long a round's phases took.", SECONDS, ["phase"]
+            "fedrec_round_duration_seconds", "Duration of a round's phases.", SECONDS, ["phase"]
         )
         self._lasted = {phase: lasted.labels(phase) for phase in PHASES}
         updates = numbers.counter(
-            "fedrec_updates_total", "Clients' updates by what became of them.", ["outcome"]
+            "fedrec_updates_total", "Updates of clients by outcome.", ["outcome"]
         )
         self._updates = {
             outcome: updates.labels(outcome) for outcome in ("counted", "left_out", "refused")
@@ -79,35 +79,35 @@ class CoordinatorMetrics:
     def _gauges(self, numbers: Numbers, certificate_ends: float) -> None:
         gauge = numbers.gauge
         self._done = gauge("fedrec_run_published_rounds", "Published rounds of the whole run.")
-        self._planned = gauge("fedrec_run_planned_rounds", "Rounds that the run has in all.")
+        self._planned = gauge("fedrec_run_planned_rounds", "Rounds of the whole run in total.")
         ratio = gauge("fedrec_hit_ratio", "HR of the last measured round.", ["split"])
         ndcg = gauge("fedrec_ndcg", "NDCG of the last measured round.", ["split"])
         self._rates = [(split, ratio, ndcg) for split in ("validation", "test")]
         self._loss = gauge("fedrec_training_loss", "Mean loss of a user in the last round.", [])
-        self._awaited = gauge("fedrec_awaited_clients", "Clients for whom a round waits.")
-        self._here = gauge("fedrec_clients_connected", "Clients that wait, or called lately.")
+        self._awaited = gauge("fedrec_awaited_clients", "Clients that a round waits for.")
+        self._here = gauge("fedrec_clients_connected", "Clients that wait, or called recently.")
         self._listed = gauge("fedrec_roster_clients", "Clients in the roster.")
-        self._stalled = gauge("fedrec_run_stalled", "1 where rounds are given up in a row.")
-        self._finished = gauge("fedrec_run_finished", "1 where no round follows.")
-        self._failed = gauge("fedrec_run_failed", "1 where the run ended with a failure.")
-        self._revealing = gauge("fedrec_rounds_revealing", "1 where a sum waits to be opened.")
-        self._epoch = gauge("fedrec_key_epoch", "The present key epoch.")
-        self._epsilon = gauge("fedrec_privacy_epsilon", "What noisy sums cost a user; else 0.")
-        self._noisy = gauge("fedrec_privacy_sums", "Noisy sums released so far.")
+        self._stalled = gauge("fedrec_run_stalled", "1 if rounds are abandoned in a row.")
+        self._finished = gauge("fedrec_run_finished", "1 if no round follows.")
+        self._failed = gauge("fedrec_run_failed", "1 if the run ended with a failure.")
+        self._revealing = gauge("fedrec_rounds_revealing", "1 if a sum waits to be opened.")
+        self._epoch = gauge("fedrec_key_epoch", "The current key epoch.")
+        self._epsilon = gauge("fedrec_privacy_epsilon", "Epsilon of all noisy sums, or 0.")
+        self._noisy = gauge("fedrec_privacy_sums", "Number of noisy sums released.")
         self._noisy_most = gauge(
-            "fedrec_privacy_allowed_sums", "Noisy sums that the budget allows; 0 for any number."
+            "fedrec_privacy_allowed_sums", "Noisy sums that the budget allows, or 0 for any number."
         )
         self._heard = gauge(
             "fedrec_authority_heard_timestamp_seconds",
-            "When the key authority was last heard of; the start, where it was not since.",
+            "Last call of the key authority, or the start if it has not called since.",
         )
         self._started = self._engine.run.clock.now()
-        gauge("fedrec_certificate_expiry_timestamp_seconds", "When the certificate runs out.").set(
+        gauge("fedrec_certificate_expiry_timestamp_seconds", "Expiry of the certificate.").set(
             certificate_ends
         )
 
     def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
-        """Count what was committed."""
+        """Count committed changes."""
         for change in changes:
             match change:
                 case UpdateCounted(header=header):
@@ -131,14 +131,14 @@ class CoordinatorMetrics:
             self._updates["refused"].inc()
 
     def tick(self) -> None:
-        """Look up what has no event, at most once a second; called as time passes."""
+        """Look up what has no event, at most once a second. Called as time passes."""
         now = self._engine.run.clock.now()
         if abs(now - self._looked) >= LOOKED_SECONDS:
             self._looked = now
             self._look()
 
     def _follow(self, before: State) -> None:
-        """Note how long the phase took that is over, if one is."""
+        """Record the duration of a phase that ended, if any."""
         present = self._engine.run.state.current
         was = before.current
         number = None if was is None else was.number

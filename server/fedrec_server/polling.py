@@ -1,4 +1,4 @@
-"""What clients that ask are told to do: answered, woken by news, told once of a refusal."""
+"""The tasks of polling clients, given at once or when news arrives. Refusals are told once."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from fedrec_server.run.live_run import LiveRun
 from fedrec_server.run.work import Waiters
 from fedrec_server.snapshots import Snapshots
 
-_LEFT_OUT = "this client's update holds what no honest client sends; the round goes on without it"
+_LEFT_OUT = "this client's update has values that no honest client sends, and was left out"
 
 
 def log_unfit(
     run: str, round_id: RoundId, roster: Roster, unfit: Collection[tuple[ClientId, FedrecError]]
 ) -> None:
-    """Name those whose updates were refused, for operators."""
+    """Log the clients whose updates were refused, for operators."""
     log = structlog.get_logger().bind(run=run, round=round_id)
     for client_id, error in unfit:
         name = roster.member(client_id).label or client_id[:16]
-        # The message on values names an item.
+        # The message about values contains an item id.
         why = "out of bounds" if isinstance(error, SumOutOfBounds) else error.message
         log.error("update refused", client=name, why=why)
 
@@ -80,17 +80,18 @@ class TaskPolls:
         wait_seconds: float,
         remembered: Remembered = NOTHING,
     ) -> Task:
-        """Return what the client can do, waiting for it if need be.
+        """Return the client's next task. Wait for one if needed.
 
-        Where the client remembers another last update than this coordinator, it is told at once.
+        If the client remembers a different last update than this coordinator, it is told at once.
         """
         self._admission.check_run(run)
         self._admission.check_member(client_id)
-        # Who fetched a round while the next epoch began knows of it as little as who waited.
+        # A client that fetched a round while the next epoch began does not know the epoch yet
+        # either.
         epoch = self._told_epochs.get(client_id, self._run.state.rules.epoch)
         await self._rollbacks.compare(client_id, remembered)
         if version > self._run.state.published:
-            # Nothing is opened for somebody who knows better how far the run is.
+            # No round opens for a client that knows of later rounds.
             self._note_ahead(client_id, version)
             task = self._wait(Wait())
         else:
@@ -101,7 +102,7 @@ class TaskPolls:
         return replace(task, latest=await self._rollbacks.answer(client_id, remembered))
 
     def _note_ahead(self, client_id: ClientId, version: RoundId) -> None:
-        """Have operators told at once that this folder is older than the run."""
+        """Tell operators at once that this folder is older than the run."""
         run = self._run
         if run.presence.reports(client_id, version):
             structlog.get_logger().error(
@@ -115,10 +116,10 @@ class TaskPolls:
     async def _next_task(
         self, client_id: ClientId, version: RoundId, epoch: int, wait_seconds: float
     ) -> Task:
-        """Return what the client can do, or why it has nothing to do.
+        """Return the client's next task, or why it has none.
 
         Args:
-            epoch: the last key epoch that the client heard of.
+            epoch: the last key epoch that the client knows.
         """
         run = self._run
         loop = asyncio.get_running_loop()
@@ -130,7 +131,7 @@ class TaskPolls:
                 if run.presence.goodbye_of(client_id) is not None:
                     return self._wait(Wait())
                 if run.state.rules.epoch != epoch:
-                    # A client that was removed is told so; all others enrol again.
+                    # A removed client learns it here. All others enrol again.
                     self._admission.check_member(client_id)
                     return self._wait(Wait(reason="the key epoch changed"))
                 await self._offer(client_id)
@@ -147,10 +148,10 @@ class TaskPolls:
                     return self._wait(Wait(reason=reason))
 
     def end(self, client_id: ClientId, code: str) -> None:
-        """Take a client's last word: what it waited for is answered, and nothing waits for it.
+        """Record that a client ended. Answer its waiting calls.
 
         Args:
-            code: of the error that ended it; empty for none.
+            code: the code of the error that ended it, or empty.
         """
         holder = self._run.federation.keys.roster.holder(client_id)
         self._run.presence.ended(client_id, code)
@@ -159,7 +160,7 @@ class TaskPolls:
         log.info("client stopped", client=holder.label or client_id[:16], code=code)
 
     async def _task_now(self, client_id: ClientId, version: RoundId) -> Task | None:
-        """Return what the client can do now, or has to be told; None where it has to wait."""
+        """Return the client's task or notice, or None if it must wait."""
         state = self._run.state
         task = task_for(state, client_id, version, self._run.clock.now())
         if task is None:
@@ -177,30 +178,30 @@ class TaskPolls:
         return Task(published_round=state.published, task=wait, epoch=state.rules.epoch)
 
     async def _offer(self, client_id: ClientId) -> None:
-        """Open a round or let the client join one, if its coming makes that possible."""
+        """Open a round, or let the client join one, if its arrival makes that possible."""
         run = self._run
         try:
             if run.state.current is None and run.state.ending is None:
                 if not run.presence.reaches(run.state.rules.needed):
                     return
                 await run.work.uninterrupted(run.advance())
-            # One that was being opened when this client came was opened without it.
+            # A round that was opening when this client arrived does not include it.
             round_ = run.state.current
             if round_ is None or round_.phase != "collecting" or client_id in round_.asked:
                 return
             if not has_room(run.state.rules, round_):
-                # Ten thousand that wait beside a full round need not be looked at one by one.
+                # With a full round, ten thousand waiting clients need not be checked one by one.
                 return
-            # Who is here matters where clients come with those that they are summed with.
+            # In cells, a client only joins together with the present members of its cell.
             live = run.presence.live() if run.state.rules.partition.cell_size else frozenset()
             async with run.lock:
                 await run.apply(Polled(now=run.clock.now(), client_id=client_id, live=live))
         except StorageError:
-            # The run's log and status say so.
+            # The run's log and status report it.
             pass
 
     async def _miss_snapshot(self, client_id: ClientId, version: RoundId) -> None:
-        """Ask somebody for a snapshot, where this late joiner is better off with one."""
+        """Ask a client for a snapshot if it serves this late joiner better."""
         run = self._run
         if await run.work.in_thread(self._snapshots.worth_making, version):
             self.waiters.wake(await self._ask(self._idle - {client_id}, run.state.published))
@@ -211,7 +212,7 @@ class TaskPolls:
         return await run.work.in_thread(self._snapshots.ask, members, published)
 
     def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
-        """Wake those whom changes are news for, and remember what they have yet to hear."""
+        """Wake the clients that changes affect, and remember the notices for them."""
         state, round_ = self._run.state, before.current
         news = (before.published, before.ending, before.rules.epoch)
         refused: dict[ClientId, Wait] = {}
@@ -239,15 +240,15 @@ class TaskPolls:
 
 
 def task_for(state: State, client_id: ClientId, version: RoundId, now: float) -> Task | None:
-    """Return what the client can do now; None when it has to wait.
+    """Return the client's task, or None if it must wait.
 
-    A client that is behind is only told so: it catches up first.
+    A client that is behind only gets a notice: it catches up first.
 
     Raises:
         RoundError: when the client's model is newer than the run.
     """
     if version > state.published:
-        # One of the two went back; the client sees which, and waits.
+        # One of the two was restored from a backup. The client sees which one, and waits.
         return _task(state, Wait(reason="the coordinator knows fewer rounds than this client"))
     if version < state.published:
         return _task(state, Wait(reason="catch up"))

@@ -1,7 +1,7 @@
-"""A coordinator's folder made anew from what the key authority knows of the run.
+"""Rebuild a coordinator's state folder from the key authority's data.
 
-The folder that is there is set aside, whatever it holds, and nothing of it is deleted. What the
-key authority sealed stays sealed: the coordinator serves it to members, as it always did.
+The existing folder is moved away as it is, and nothing in it is deleted. Sums that the key
+authority sealed stay sealed. The coordinator serves them to members as before.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from fedrec_server.store.writing import Recovered, RecoveredRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """What was made.
+    """The result of a recovery.
 
     Attributes:
         round: the last published round that is known.
-        aside: where the folder is that was there; None where none was.
-        has_model: whether members can take the model from here.
+        aside: the new path of the previous folder, or None if there was none.
+        has_model: whether members can fetch the model from the new folder.
     """
 
     run: str
@@ -52,17 +52,17 @@ class Recovery:
 def recover(
     settings: Settings, catalogue: PublicCatalogue, vectors: RoundVectors, file: Path, *, now: float
 ) -> Recovery:
-    """Make the state folder anew; the coordinator goes on with the next round.
+    """Rebuild the state folder. The coordinator continues with the next round.
 
     Args:
-        file: what `fedrec keys export-recovery` wrote.
-        now: unix seconds.
+        file: the file from `fedrec keys export-recovery`.
+        now: the time in unix seconds.
 
     Raises:
-        FolderInUse: a coordinator runs on the folder.
-        SettingsError: the settings are of another federation.
-        StateWentBack: the folder knows of later rounds than the file.
-        FedrecError: the file is damaged, of another federation, or not the key authority's.
+        FolderInUse: a coordinator is running on the folder.
+        SettingsError: the settings are for another federation.
+        StateWentBack: the folder has later rounds than the file.
+        FedrecError: the file is damaged, for another federation, or not from the key authority.
         StorageError: the folder cannot be written.
     """
     raw = read_public(file, max_bytes=MAX_BYTES, remedy="Check the path.")
@@ -76,8 +76,8 @@ def recover(
         said = point.statement
         if found.run == point.run and found.published > (0 if said is None else said.round):
             raise StateWentBack(
-                f"{str(state)!r} knows round {found.published} of this run; {file} ends before.",
-                remedy="Nothing was changed. Start the coordinator on the folder as it is, or run "
+                f"{str(state)!r} has round {found.published} of this run, but {file} ends earlier.",
+                remedy="No file was changed. Start the coordinator on the existing folder, or run "
                 "`fedrec keys export-recovery` again.",
             )
         if found.run != point.run:
@@ -91,7 +91,7 @@ def recover(
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
         raise StorageError(
-            f"The folder cannot be made anew: {error}.", remedy="Free disk space; try again."
+            f"The folder cannot be rebuilt: {error}.", remedy="Free disk space, then try again."
         ) from error
     finally:
         if lock is not None:
@@ -107,7 +107,7 @@ def recover(
 def _federation(
     settings: Settings, catalogue: PublicCatalogue, vectors: RoundVectors, point: RecoveryPoint
 ) -> Federation:
-    """Return the federation in the newest epoch: the file's, or that of the settings."""
+    """Return the federation in the newest epoch, from the file or the settings."""
     path, given = Path(settings.coordinator.epoch), None
     if path.exists():
         given = KeyEpoch.load(path)
@@ -123,11 +123,11 @@ def _federation(
 
 
 def _check(point: RecoveryPoint, federation: Federation) -> None:
-    """Refuse what is not this federation's key authority's word.
+    """Refuse statements that are not from this federation's key authority.
 
     Raises:
-        RefusedError: it is another's, or not about an opened round.
-        BadSignature: it was changed.
+        RefusedError: it is from another party, or not about an opened round.
+        BadSignature: the signature does not fit.
     """
     known = {revealer.client_id: revealer for revealer in point.revealers}
     wanted = (federation.identity.federation, point.run)
@@ -136,7 +136,7 @@ def _check(point: RecoveryPoint, federation: Federation) -> None:
             continue
         signer = known.get(said.client_id)
         if signer is None or (said.federation, said.run) != wanted:
-            raise RefusedError("The file holds no word of this federation's key authority.")
+            raise RefusedError("The file has no statement of this federation's key authority.")
         verify(signer.signing_key, said.statement(), said.signature)
     opened = point.statement
     if opened is None:
@@ -148,7 +148,7 @@ def _check(point: RecoveryPoint, federation: Federation) -> None:
         opened.published_digest,
         opened.manifest_digest,
     ):
-        raise RefusedError(f"The sum of round {opened.round} is not what was signed.")
+        raise RefusedError(f"The sum of round {opened.round} is not the signed one.")
 
 
 def _write(
@@ -175,7 +175,7 @@ def _rows(
         store.spool.write(snapshot_name(said.round, model), point.model)
     present = store.installed_epoch()
     epoch = 0 if present is None else present.epoch
-    # Later words name all of the epoch's; a refusal may be the first to name one.
+    # Later statements name all paused cells of the epoch. A refusal may be the first to name one.
     paused = {cell: one.round for one in words if one.epoch == epoch for cell in one.paused}
     used = [(one.round, one.epoch, epoch) for one in words]
     before = Recovered.after(
@@ -199,9 +199,9 @@ def _rows(
 
 
 def _swap(state: Path, draft: Path) -> Path | None:
-    """Put the new folder in its place; return where the old one is now.
+    """Move the new folder into place. Return the new path of the old one.
 
-    Killed in between, there is no folder, and the next call makes it.
+    If the process is killed in between, there is no folder, and the next call creates it.
     """
     aside = None
     if state.exists():
@@ -209,7 +209,7 @@ def _swap(state: Path, draft: Path) -> Path | None:
         names = (state.with_name(name) for name in numbers)
         aside = next((path for path in names if not path.exists()), None)
         if aside is None:
-            raise SettingsError(f"There is no name left to set {str(state)!r} aside under.")
+            raise SettingsError(f"There is no free name to which {str(state)!r} can be renamed.")
         os.replace(state, aside)
     os.replace(draft, state)
     sync(state.parent)

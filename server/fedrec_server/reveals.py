@@ -1,4 +1,4 @@
-"""What the key authority fetches of a round, its signed word on it, and members' reports."""
+"""The key authority's requests and statement for a round, and members' reports."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fedrec_server.uploads.updates import Incoming, StreamTurns
 
 
 async def take_report(run: LiveRun, admission: Admission, report: Report) -> None:
-    """Keep a client's word on a published ciphertext sum.
+    """Keep a client's report on a published ciphertext sum.
 
     Raises:
-        FedrecError: it is not the client's, or not about a sum that reports are awaited on.
+        FedrecError: it is not from this client, or its sum awaits no reports.
     """
     run.presence.heard(report.client_id)
     admission.check_report(report, measured=True)
@@ -36,7 +36,7 @@ async def _keep(run: LiveRun, report: Report) -> None:
 
 
 class Reveals:
-    """Hands out a round that is to be opened, and takes in what the key authority says of it."""
+    """Serves a round that is to be opened, and accepts the key authority's statement on it."""
 
     def __init__(self, run: LiveRun, admission: Admission, turns: StreamTurns) -> None:
         self._run = run
@@ -51,15 +51,15 @@ class Reveals:
 
         Raises:
             RefusedError: the caller is not the key authority, or the round is not being opened.
-            RoundError: that client contributed nothing.
+            RoundError: that client has no contribution.
         """
         header = self._round(caller, round_id).accepted.get(contributor)
         if header is None:
-            raise RoundError(f"Round {round_id} has no contribution of that client.")
+            raise RoundError(f"Round {round_id} has no contribution from that client.")
         return await self._run.work.in_thread(self._run.read_update, header), header.blob
 
     async def total(self, caller: ClientId, round_id: RoundId) -> bytes:
-        """Return the coordinator's sum, refreshed where the protection can.
+        """Return the coordinator's sum, refreshed if the protection supports it.
 
         Raises:
             RefusedError: the caller is not the key authority, or the round is not being opened.
@@ -75,7 +75,7 @@ class Reveals:
             protection = run.protection_of(round_.kind)
             context = run.federation.keys.server_context
             fresh = await run.work.beside(lambda: protection.accumulator(context).refreshed(data))
-            # One for all calls: the authority looks at one sum of a round only.
+            # One for all calls, because the authority fetches only one sum of a round.
             if self._handed_out is None or self._handed_out[0] != key:
                 self._handed_out = (key, fresh)
         return self._handed_out[1]
@@ -86,16 +86,16 @@ class Reveals:
         if round_ is None or round_.number != round_id or round_.phase != "revealing":
             raise RefusedError(f"Round {round_id} is not being revealed.")
         if caller != self._run.state.rules.revealer:
-            raise RefusedError(f"The key authority alone opens round {round_id}.")
+            raise RefusedError(f"Only the key authority opens round {round_id}.")
         return round_
 
     async def receive(
         self, statement: RevealStatement, sealed: Blob, chunks: AsyncIterator[ByteChunk]
     ) -> None:
-        """Take in the statement, with the sealed sum where the authority opened it.
+        """Accept the statement, with the sealed sum if the authority opened it.
 
         Raises:
-            FedrecError: the round is not being opened, or the statement is not to be believed.
+            FedrecError: the round is not being opened, or the statement is invalid.
         """
         run = self._run
         async with self._turns.turn(statement.client_id):
@@ -107,7 +107,7 @@ class Reveals:
             await self._turns.take(incoming, chunks)
 
     def was_published(self, statement: RevealStatement) -> bool:
-        """Tell whether a statement repeats one that is published: its receipt was lost."""
+        """Return whether a statement repeats a published one, because its receipt was lost."""
         self._admission.check_run(statement.run)
         record = self._run.store.published(statement.round)
         return record is not None and record.statement == statement
@@ -117,7 +117,7 @@ class Reveals:
         run, round_ = self._run, self._run.state.current
         if round_ is None or round_.phase != "revealing" or round_.number != statement.round:
             raise RoundClosed(f"Round {statement.round} is not being revealed.")
-        # A refusal is about the whole list, what is published about that without paused cells.
+        # A refusal is about the whole list, a published sum about the list without paused cells.
         paused = () if statement.refused else statement.paused
         left_out = run.state.rules.partition.members_of(paused)
         self._admission.check_statement(statement, round_.manifest_digest(run.name, left_out))
@@ -126,7 +126,7 @@ class Reveals:
         """Refuse a statement that does not follow the last one on a published round.
 
         Raises:
-            AuthorityIsOld: two folders of the key authority speak, or it forgot what it said.
+            AuthorityIsOld: two folders of the key authority are in use, or a folder is outdated.
         """
         record = self._run.store.published(self._run.state.published)
         known = None if record is None else record.statement
@@ -134,15 +134,15 @@ class Reveals:
             return
         if statement.sequence <= known.sequence or statement.previous != known.digest():
             raise AuthorityIsOld(
-                f"Statement {statement.sequence} of the key authority does not follow "
-                f"{known.sequence}, on round {known.round}.",
-                remedy="Run the newest folder of the authority, and only that one; where it is "
-                "lost, restore the newest backup (`fedrec keys restore`).",
+                f"Statement {statement.sequence} of the key authority does not follow statement "
+                f"{known.sequence}, which was about round {known.round}.",
+                remedy="Run only the newest folder of the authority. If it is lost, restore the "
+                "newest backup (`fedrec keys restore`).",
             )
 
 
 class IncomingStatement(Incoming):
-    """The key authority's signed statement, with the sealed sum where it opened it."""
+    """The key authority's signed statement, with the sealed sum if it opened one."""
 
     def __init__(
         self, run: LiveRun, reveals: Reveals, blob: Blob, statement: RevealStatement
@@ -163,7 +163,7 @@ class IncomingStatement(Incoming):
             await run.work.in_thread(self._reveals.check_follows, statement)
             blob = self._blob if self._blob.length else None
             event = StatementReceived(now=run.clock.now(), statement=statement, blob=blob)
-            # What the state machine refuses is not worth a file.
+            # The state machine would refuse it, so no file is needed.
             step(run.state, event)
             if statement.refused:
                 await run.work.in_thread(self._draft.discard)

@@ -1,4 +1,4 @@
-"""Where a run stands, as operators are told: by `fedrec status`, `watch` and the page."""
+"""The status of a run for operators: for `fedrec status`, `watch` and the page."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from fedrec_server.rounds.backoff import is_stalled
 from fedrec_server.run.live_run import LiveRun
 
 MOST_MEMBERS = 1_000
-"""With more a status would not fit one message."""
+"""Limit of entries, so that a status fits one message."""
 
 Message = Any
 """Generated messages are untyped."""
 
 
 def status_of(engine: Engine, *, last_event: int) -> Message:
-    """Return how far a run is.
+    """Return a run's status.
 
     Args:
-        last_event: the number of the journal's newest entry.
+        last_event: number of the journal's newest entry.
     """
     run = engine.run
     state, roster, plan = run.state, run.federation.keys.roster, run.federation.plan
@@ -69,7 +69,7 @@ def status_of(engine: Engine, *, last_event: int) -> Message:
 
 
 def _current(run: LiveRun) -> Message | None:
-    """Return the round in progress as a message; None between rounds."""
+    """Return the round in progress as a message, or None between rounds."""
     round_ = run.state.current
     if round_ is None:
         return None
@@ -86,7 +86,7 @@ def _current(run: LiveRun) -> Message | None:
 
 
 def _quality(engine: Engine) -> Message | None:
-    """Return what the last measured round says, as a message; None before the first."""
+    """Return the figures of the last measured round as a message, or None before the first."""
     found = engine.quality.quality
     if not found.round:
         return None

@@ -1,4 +1,4 @@
-"""Copies of the model for clients that join late: who makes them, and how they come and go."""
+"""Snapshots of the model for late joiners: which clients make them, and which are accepted."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from fedrec_server.store.store import PublishedRecord, SnapshotRecord
 from fedrec_server.uploads.updates import Incoming, StreamTurns
 
 ASK_SECONDS = 30.0
-"""After this others are asked; a late one may send its copy all the same."""
+"""Seconds after which other clients are asked. A late client may still send its snapshot."""
 
 
 class SnapshotMakers:
-    """Chooses among clients that are up to date.
+    """Selects clients that are up to date to make snapshots.
 
-    Who was asked is forgotten with the process and the epoch; the next late joiner asks again.
+    Requests are forgotten with the process and the epoch. The next late joiner causes new ones.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -44,12 +44,12 @@ class SnapshotMakers:
     def ask(
         self, waiting: frozenset[ClientId], published: RoundId, n_makers: int
     ) -> frozenset[ClientId]:
-        """Choose who makes a snapshot of the published round; nobody while others are at it."""
+        """Select clients to make a snapshot, or none if other clients are making one."""
         self._n_makers = n_makers
         before = self._asked if self._is_in_time(published) else frozenset()
         if len(before) >= n_makers:
             return frozenset()
-        # Last come those whose copy was refused, before them those who stayed silent.
+        # Silent clients come near the end, and clients with a refused snapshot last.
         candidates = sorted(
             waiting - before,
             key=lambda client: (client in self._distrusted, client in self._asked, client),
@@ -64,28 +64,28 @@ class SnapshotMakers:
         return chosen
 
     def lacks(self, client_id: ClientId, published: RoundId) -> bool:
-        """Tell whether a client that has nothing to do is to be asked, too."""
+        """Return whether an idle client should be asked as well."""
         if not self._is_in_time(published):
             return client_id not in self._distrusted
         others = client_id not in self._asked | self._distrusted
         return others and len(self._asked) < self._n_makers
 
     def has_task(self, client_id: ClientId, published: RoundId) -> bool:
-        """Tell whether a client is to make a snapshot of the published round now."""
+        """Return whether a client has to make a snapshot of the published round now."""
         is_awaited = client_id in self._asked - self._answered
         return is_awaited and self._is_in_time(published)
 
     def may_send(self, client_id: ClientId, round_id: RoundId) -> bool:
-        """Tell whether a client was asked for a snapshot of a round and did not send it yet."""
+        """Return whether a client was asked for a round's snapshot and has not sent it yet."""
         return self._requests.get(client_id) == round_id
 
     def answered(self, client_id: ClientId) -> None:
-        """Note that a client sent what it was asked for."""
+        """Record that a client sent the snapshot."""
         self._answered |= {client_id}
         self._requests.pop(client_id, None)
 
     def distrust(self, client_id: ClientId) -> None:
-        """Ask others first from now on, and at once."""
+        """Prefer other clients from now on, and ask them at once."""
         self._distrusted.add(client_id)
         self._round = RoundId(0)
 
@@ -94,14 +94,15 @@ class SnapshotMakers:
 
 
 MOST_COMPLAINTS = 8
-"""What one member can make others do again: each snapshot that it refuses costs one."""
+"""Limit of the snapshots that one member can refuse. Each refusal makes others do the work again.
+"""
 BYTES_PER_VALUE = 8
 
 
 class Snapshots:
     """Decides when a snapshot is worth making and whether it counts.
 
-    What clients said is forgotten with the process and the epoch; the next late joiner asks again.
+    Reports are forgotten with the process and the epoch. The next late joiner causes new requests.
     """
 
     def __init__(self, run: LiveRun) -> None:
@@ -110,7 +111,7 @@ class Snapshots:
         self._forget()
 
     def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
-        """Begin anew in another key epoch, and where rounds turn out to be missing here."""
+        """Reset in a new key epoch, and when it turns out that rounds are missing here."""
         if any(isinstance(change, EpochBegan | RoundLearnt) for change in changes):
             self._forget()
 
@@ -124,15 +125,15 @@ class Snapshots:
         self._made_by: dict[bytes, ClientId] = {}
         oldest = self._store.next_published(RoundId(0))
         mixed_epochs = oldest is not None and oldest.epoch != self._epoch
-        # A folder that was made anew lacks what was published before.
+        # A recovered folder lacks the rounds published before.
         lacks_rounds = self._run.state.begins_at is not None
         self._has_gaps = mixed_epochs or self._run.state.rules.shares_key or lacks_rounds
 
     def may_miss(self, client_id: ClientId, version: RoundId) -> bool:
-        """Tell at once whether it is worth asking the store about a client that is behind.
+        """Return at once whether to look in the store for a client that is behind.
 
-        A member that crosses into this epoch may still open the rounds before it: only who comes
-        back with the same version could not.
+        A member that crosses into this epoch may still open earlier rounds. If it comes back with
+        the same version, it could not.
         """
         if version == 0 or not self._has_gaps:
             return version == 0
@@ -141,7 +142,7 @@ class Snapshots:
         return came_back
 
     def worth_making(self, version: RoundId) -> bool:
-        """Tell whether a client that is behind is better off with a snapshot not yet made."""
+        """Return whether a new snapshot would help a client that is behind more than rounds do."""
         first = self._store.next_published(version)
         if first is None:
             return False
@@ -159,17 +160,19 @@ class Snapshots:
         return self._store.bytes_after(since) > price
 
     def ask(self, waiting: frozenset[ClientId], published: RoundId) -> frozenset[ClientId]:
-        """Choose who makes a snapshot, and return whom to wake; nobody while others are at it.
+        """Select clients to make a snapshot, and return the ones to wake.
+
+        Empty if others are making one.
 
         Args:
-            waiting: clients that have the model and nothing to do; others are asked as they come.
+            waiting: idle clients that have the model. Others are asked when they call.
         """
         self._is_wanted = True
         n_makers = 2 if self._needs_two(self._store.published(published)) else 1
         return self._makers.ask(waiting, published, n_makers)
 
     def wants(self, client_id: ClientId, published: RoundId) -> bool:
-        """Tell whether a joiner waits for a snapshot that this idle client should be asked for."""
+        """Return whether a joiner waits for a snapshot that this idle client should make."""
         return self._is_wanted and self._makers.lacks(client_id, published)
 
     def task_for(self, client_id: ClientId, published: RoundId) -> Task | None:
@@ -181,12 +184,12 @@ class Snapshots:
         )
 
     def check(self, report: Report) -> None:
-        """Refuse a snapshot that nobody can use.
+        """Refuse a snapshot that no client can use.
 
         Raises:
-            RoundError: when its round is not published, a later snapshot is here, the epoch
-                changed meanwhile, or nobody asked this client for it.
-            RefusedError: when it is not the model that is known of the round.
+            RoundError: when its round is not published, a later snapshot is here, the epoch has
+                changed, or this client was not asked for it.
+            RefusedError: when it differs from the round's known model.
         """
         record = self._store.published(report.round)
         if record is None:
@@ -199,19 +202,22 @@ class Snapshots:
         if stored is not None and stored.round >= report.round:
             raise RoundError(f"A snapshot of round {report.round} or later is here already.")
         if not self._makers.may_send(report.client_id, report.round):
-            raise RoundError(f"Nobody asked for a snapshot of round {report.round}.")
+            raise RoundError(f"This client was not asked for a snapshot of round {report.round}.")
 
     def accepts(self, report: Report, blob: Blob) -> tuple[Report, ...] | None:
-        """Note an admitted snapshot; return who vouches for it where it counts now, else None.
+        """Record an admitted snapshot.
 
-        Nobody has to where the model was named in this epoch when its round was published.
+        Return the clients' reports that confirm it, or None if it does not count yet.
+
+        If the model was named in this epoch when its round was published, no confirmation is
+        needed.
         """
         self._makers.answered(report.client_id)
         record = self._store.published(report.round)
         vouching: tuple[Report, ...] = ()
         if self._needs_two(record):
             sealed = self._run.federation.protection.needs_reveal
-            # All who have the same model make the same bytes of it.
+            # Clients with the same model produce the same bytes.
             self._sent[report.client_id] = (report, blob.digest)
             alike = [
                 other
@@ -229,9 +235,9 @@ class Snapshots:
         return vouching
 
     def note_refused(self, client_id: ClientId, refused: frozenset[bytes]) -> None:
-        """Take a member's word that it cannot use the snapshot that is here: others are asked.
+        """Record that a member cannot use the current snapshot, and ask other clients for one.
 
-        Everybody else is still given it, since nobody knows who of them lies.
+        All other members still get it, since any member may lie.
         """
         stored = self._believed()
         complaints = self._complaints.get(client_id, 0)
@@ -248,7 +254,7 @@ class Snapshots:
     def for_client(
         self, after: RoundId, refused: frozenset[bytes] = frozenset()
     ) -> tuple[SnapshotRecord, PublishedRecord] | None:
-        """Return the snapshot where it serves a client at `after` better than the aggregates.
+        """Return the snapshot if it serves a client at `after` better than the sums.
 
         Args:
             refused: digests of snapshots that the client could not use.
@@ -268,18 +274,18 @@ class Snapshots:
         return stored, record
 
     def _believed(self) -> SnapshotRecord | None:
-        """Return the snapshot that is here, unless it is of another epoch or was refused."""
+        """Return the current snapshot, unless it is from another epoch or was refused."""
         stored = self._store.snapshot()
         if stored is None or stored.epoch != self._epoch or stored.blob.digest == self._refused:
             return None
         return stored
 
     def _is_vouched(self, record: PublishedRecord) -> bool:
-        """Tell whether the model after a round is known under the present epoch's key."""
+        """Return whether the model after a round is known under the current epoch's key."""
         return record.known is not None and record.known[0] == self._epoch
 
     def _is_served(self, record: PublishedRecord | None, version: RoundId) -> bool:
-        """Tell whether members of this epoch at a version can take a round, and all later ones."""
+        """Return whether members of this epoch at a version can use a round, and all later ones."""
         return record is None or (record.epoch == self._epoch and record.is_for(version))
 
     def _needs_two(self, record: PublishedRecord | None) -> bool:
@@ -296,7 +302,7 @@ class Snapshots:
 
 
 class SnapshotExchange:
-    """Takes in snapshots and hands them out."""
+    """Receives snapshots and serves them."""
 
     def __init__(
         self, run: LiveRun, snapshots: Snapshots, admission: Admission, turns: StreamTurns
@@ -307,10 +313,10 @@ class SnapshotExchange:
         self._turns = turns
 
     async def receive(self, report: Report, blob: Blob, chunks: AsyncIterator[ByteChunk]) -> None:
-        """Take in a copy of the model; who vouches for it is admitted before it is read.
+        """Receive a snapshot. The reports that confirm it are admitted before it is read.
 
         Raises:
-            FedrecError: nobody asked for it, or it is not the model that is known of the round.
+            FedrecError: it was not asked for, or differs from the round's known model.
         """
         run = self._run
         async with self._turns.turn(report.client_id):
@@ -324,7 +330,7 @@ class SnapshotExchange:
     async def for_client(
         self, client_id: ClientId, after: RoundId, refused: frozenset[bytes]
     ) -> Snapshot | None:
-        """Return the snapshot where it serves a client better than the rounds.
+        """Return the snapshot if it serves a client better than the rounds.
 
         Args:
             after: the client's version.
@@ -348,7 +354,7 @@ class SnapshotExchange:
 
 
 class IncomingSnapshot(Incoming):
-    """A copy of the model for late joiners."""
+    """A snapshot for late joiners that is being received."""
 
     def __init__(self, run: LiveRun, snapshots: Snapshots, blob: Blob, report: Report) -> None:
         run.store.spool.require_space(blob.length)

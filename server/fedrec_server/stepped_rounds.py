@@ -1,9 +1,8 @@
-"""Rounds of several steps in the living run: messages, steps closed, what clients fetch, the sum.
+"""Rounds of several steps in the live run: messages, closed steps, material for clients, the sum.
 
-As with plain sums, what is in memory follows the store, never the other way round: after a crash,
-or where something was taken but could not be committed, the coordinator's side of the round is made
-again by replaying the stored messages and closing the same steps in the same order. The collection
-is used in the store's thread alone.
+As with plain sums, memory follows the store, never the other way round. After a crash or a failed
+commit, the coordinator's side of the round is rebuilt: the stored messages are replayed and the
+same steps closed in the same order. Only the store's thread uses the collection.
 """
 
 from __future__ import annotations
@@ -48,33 +47,34 @@ from fedrec_server.uploads.round_sum import Collection
 from fedrec_server.uploads.updates import GroupCommit
 
 PATIENCE = 1 / 3
-"""Of the last step's time: so long everybody may answer though fewer would do."""
+"""Part of the last step's time in which all clients may answer, even if fewer would be enough."""
 
 
 class StepCollection(Collection):
-    """One round at a time."""
+    """The collection of one round at a time."""
 
     def __init__(self, run: LiveRun) -> None:
         self._run = run
         self.forget()
 
     def forget(self) -> None:
-        """Start anew with what the store has."""
+        """Start again from the store's content."""
         self._place: tuple[RoundId, Phase] | None = None
         self._held: Mapping[str, ByClient[bytes]] = {}
         self._folded = Counted()
         self._side: CoordinatorSide | None = None
-        # Of whom a look at all cells was, and with how many first messages the next one is due.
+        # Which clients the last look at all cells was about, and how many messages the next one
+        # needs.
         self._looked: tuple[object, int] = (None, 0)
 
     def hear(self, round_: Round, message: StepMessage) -> None:
-        """Take a message that the state machine lets pass.
+        """Take a message that the state machine admits.
 
         Args:
-            round_: without the message.
+            round_: the round without the message.
 
         Raises:
-            FedrecError: when it does not fit; nothing is changed.
+            FedrecError: when it does not fit. The collection is unchanged.
         """
         if message.step == self._run.state.rules.steps.first.name:
             protocol = self._protocol()
@@ -89,15 +89,14 @@ class StepCollection(Collection):
         """Add a vector to the sum of those counted so far.
 
         Raises:
-            ProtocolError: when its client agreed on something else than the round's others.
-            MalformedUpdate: when it is malformed; the sum is as before.
-            DamagedFile: when a counted vector cannot be read any more.
+            ProtocolError: when its client agreed on something else than the others.
+            MalformedUpdate: when it is malformed. The sum is unchanged.
+            DamagedFile: when a counted vector is no longer readable.
         """
         side = self._following(self._round_with(counted))
         if header.key_list != side.agreement:
             raise ProtocolError(
-                f"The vector names something else than what round {header.round}'s clients agreed "
-                "on."
+                f"The vector does not name what the clients of round {header.round} agreed on."
             )
         side.add_vector(header.client_id, message.read())
         self._folded = counted.with_update(header)
@@ -106,17 +105,17 @@ class StepCollection(Collection):
         """Return the sum of exactly the counted vectors, packed as without protection.
 
         Raises:
-            DamagedFile: when one of them cannot be read any more.
-            RoundError: when something is missing that clients had to send.
+            DamagedFile: when one of them is no longer readable.
+            RoundError: when a required message is missing.
             RevealRefused: when no honest vectors add up to the sum.
         """
         return self._following(self._round_with(counted)).finish()
 
     def is_due(self, round_: Round, now: float, gone: frozenset[ClientId]) -> bool:
-        """Tell whether the present step is over: all are there, or the time is.
+        """Return whether the current step is over: all messages arrived, or the deadline passed.
 
         Args:
-            gone: clients that said goodbye; guests among them are not waited for.
+            gone: clients that said goodbye. The step does not wait for guests among them.
         """
         rules = self._run.state.rules
         if rules.steps.in_phase(round_.phase) is None:
@@ -151,14 +150,15 @@ class StepCollection(Collection):
         return False
 
     def close(self, round_: Round) -> frozenset[ClientId]:
-        """Close the present step; return who is left out of it.
+        """Close the current step. Return the clients that it leaves out.
 
-        Whoever starts from another model than most, and whoever is only summed with others that are
-        not here: of the first step, and of the sum. Of the sum only: these go on taking part.
+        The first step and the sum leave out clients that start from another model than most. They
+        also leave out members of incomplete cells. Clients that only the sum leaves out stay
+        participants.
 
         Raises:
-            RoundError: when too few are left to go on.
-            FedrecError: when those who are left cannot bring the round to its end.
+            RoundError: when too few are left to continue.
+            FedrecError: when the remaining clients cannot finish the round.
         """
         rules = self._run.state.rules
         steps, step = rules.steps, self._step_of(round_)
@@ -180,17 +180,17 @@ class StepCollection(Collection):
         return left_out
 
     def material(self, round_: Round, client_id: ClientId, step: str) -> bytes:
-        """Return what a participant needs for the present step.
+        """Return what a participant needs for the current step.
 
         Raises:
-            RoundClosed: when the step is not the present one, or not for this client.
+            RoundClosed: when the step is not the current one, or not for this client.
         """
         present = self._run.state.rules.steps.in_phase(round_.phase)
         is_present = present is not None and present.name == step
         if not is_present or not is_invited(self._run.state.rules, round_, client_id):
             raise RoundClosed(f"Round {round_.number} has no step {step} for this client now.")
         if present == self._run.state.rules.steps.first:
-            raise RoundClosed(f"Nothing is needed for step {step}.")
+            raise RoundClosed(f"Step {step} needs nothing.")
         return self._following(round_).material(step, client_id)
 
     def _round_with(self, counted: Counted) -> Round:
@@ -200,9 +200,12 @@ class StepCollection(Collection):
         return replace(round_, accepted=counted)
 
     def _following(self, round_: Round) -> CoordinatorSide:
-        """Return this side of a round whose first step is closed, made again if need be."""
+        """Return the coordinator's side of a round whose first step is closed.
+
+        Rebuild it if needed.
+        """
         here = (round_.number, round_.phase)
-        # Asked for every message of every client; what did not change is the same object.
+        # Called for every message of every client. An unchanged part is the same object.
         same = (self._place, self._folded, self._held) == (
             here,
             round_.accepted,
@@ -217,7 +220,7 @@ class StepCollection(Collection):
         return side
 
     def _replayed_of(self, round_: Round) -> dict[str, ByClient[bytes]]:
-        """Return the messages that are replayed, without the first step's, which is closed."""
+        """Return the messages to replay, without those of the closed first step."""
         steps = self._run.state.rules.steps
         return {
             name: found
@@ -245,7 +248,7 @@ class StepCollection(Collection):
     def _participants(self, round_: Round) -> dict[ClientId, bytes]:
         """Return the first messages of the largest group of clients that start from one model.
 
-        Of them those of whole cells.
+        Only members of whole cells are included.
         """
         found = round_.sent(self._run.state.rules.steps.first.name)
         protocol = self._protocol()
@@ -272,7 +275,7 @@ class StepCollection(Collection):
     def _step_of(self, round_: Round) -> Step:
         step = self._run.state.rules.steps.in_phase(round_.phase)
         if step is None:
-            raise RoundClosed(f"Round {round_.number} takes no more steps.")
+            raise RoundClosed(f"Round {round_.number} has no further steps.")
         return step
 
     def _terms(self, round_: Round, base_state: bytes) -> RoundTerms:
@@ -293,12 +296,12 @@ class StepCollection(Collection):
 
 
 class RunningSteps(GroupCommit[StepMessage]):
-    """Takes in the messages of a round's steps and closes them.
+    """Receives the messages of a round's steps and closes them.
 
-    What follows from messages, such as the end of a step, is looked at once for all of a group.
+    The consequences of messages, such as the end of a step, are checked once for a whole group.
 
     Args:
-        collection: of the round; where rounds have one step it takes no messages.
+        collection: the round's collection. With rounds of one step it takes no messages.
     """
 
     def __init__(self, run: LiveRun, collection: Collection, admission: Admission) -> None:
@@ -306,7 +309,7 @@ class RunningSteps(GroupCommit[StepMessage]):
         self._admission = admission
 
     async def hear(self, message: StepMessage) -> bool:
-        """Keep a client's message of one step; True when it was kept before.
+        """Keep a client's message of one step. Return whether it was already kept.
 
         Raises:
             FedrecError: when it is not kept.
@@ -326,7 +329,7 @@ class RunningSteps(GroupCommit[StepMessage]):
 
         Raises:
             ProtocolError: the federation's protection has no steps.
-            RoundError: when the step is not the present one, or not for this client.
+            RoundError: when the step is not the current one, or not for this client.
         """
         run = self._run
         async with run.lock:
@@ -336,14 +339,14 @@ class RunningSteps(GroupCommit[StepMessage]):
             return await run.work.in_thread(collection.material, round_, client_id, wanted)
 
     async def close_due(self, round_: Round) -> bool:
-        """Close the present step if it is over; the caller holds the lock.
+        """Close the current step if it is over. The caller holds the lock.
 
         Returns:
             Whether the round moved on, or ended.
         """
         run, collection = self._run, self._collection
         if not run.state.rules.steps.are_several:
-            # Spares a round of one step the way to another thread and back.
+            # Saves rounds of one step the way to another thread and back.
             return False
         try:
             now, gone = run.clock.now(), run.presence.gone()

@@ -227,7 +227,7 @@ def test_one_more_client(here, data, capsys):
     lost = (here / "kits" / "clients" / "east" / "invitation.pem").read_bytes()
     capsys.readouterr()
     assert call("--add", "east") == 0
-    assert "the earlier invitation is good no more" in capsys.readouterr().out
+    assert "This revokes the earlier invitation" in capsys.readouterr().out
     assert (here / "kits" / "clients" / "east" / "invitation.pem").read_bytes() != lost
     assert files(here / "kits") == before
 
@@ -326,8 +326,8 @@ def test_the_first_members_begin_together(here, data, rotated):
             return
     told = [event.detail for event in events if event.name == "awaiting"]
     assert told == [
-        "south, west to apply; `fedrec keys rotate` begins without them",
-        "west to apply; `fedrec keys rotate` begins without them",
+        "south, west to apply. To begin without them, run `fedrec keys rotate`",
+        "west to apply. To begin without them, run `fedrec keys rotate`",
     ]
     delivery.look()
     assert link.members == [3]

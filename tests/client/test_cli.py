@@ -103,7 +103,7 @@ def test_the_last_line_names_validation_and_test(world, call):
     last = found.out.splitlines()[-1]
     rates = r"HR@10 [01]\.\d{4} NDCG@10 [01]\.\d{4}"
     assert re.fullmatch(
-        r"done: version 4; best on validation is version [1-3]: "
+        r"done: version 4\. Best on validation is version [1-3]: "
         rf"validation {rates}, test {rates} \(protocol full\)",
         last,
     )
@@ -219,7 +219,7 @@ def test_interrupted_it_says_how_to_go_on(world, call):
     world.link.before = stop
     found = call("run")
     assert found.code == 130
-    assert "Go on with: fedrec" in found.err
+    assert "To resume: fedrec" in found.err
 
 
 @pytest.mark.slow
@@ -237,7 +237,7 @@ def test_a_new_run_is_not_asked_for_again(world, call, monkeypatch):
     listed = world.epoch
     world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
     stop_at("federation")
-    hint = "Go on with: fedrec client run 'a b.toml'"
+    hint = "To resume: fedrec client run 'a b.toml'"
     assert f"{hint} --new-run\n" in call("run", "--new-run").err
     world.epoch = listed
     stop_at("next_task")

@@ -85,7 +85,7 @@ def test_a_coordinator_that_restarts_is_waited_for(tmp_path):
     assert world.app().run().version == 1
     assert world.event_names().count("unreachable") == 1
     (reached,) = [event for event in world.events if event.name == "reached"]
-    assert reached.detail == "after 6 calls that failed"
+    assert reached.detail == "after 6 failed calls"
     # Full jitter drawn at its maximum: .25 + .5 + 1 + 2 + 4 + 8 seconds.
     assert world.clock.now() - 1_700_000_000 >= 15.75
 

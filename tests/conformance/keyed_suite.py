@@ -52,7 +52,7 @@ class EncryptedSuite(KeyedSuite):
         sender = protection.encryptor(party.context, key)
         own = sender.protect(np.zeros(self.spec.length, dtype=np.int64))
         for one in (own, message):
-            with pytest.raises(KeysError, match="none that opens sums"):
+            with pytest.raises(KeysError, match="doesn't open sums"):
                 sender.reveal(self.total(party, [one]), 1)
         with pytest.raises(KeysError):
             protection.member(party.context, key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from docs.reader import Reader, Script
-from docs.scripts_research import RUN, reproduced
+from docs.scripts_research import RUN, reproduced, tuned
 from world.clock import poll
 
 ADDRESS = "127.0.0.1:7447"
@@ -104,9 +104,8 @@ CLI = Script(
         "votes.tsv --into data": "votes.tsv --into voted",
         "check run.toml --items": "check plain.toml --items",
         "audit run.toml --only": "audit taught.toml --only",
-        "tune run.toml --try algorithm.learning_rate": "tune taught.toml --try "
-        "algorithm.learning_rate",
-        "--set rounds.total=30": "--set rounds.total=2",
+        "--trials 40 --seeds 3": "--trials 3 --seeds 2",
+        "--algorithms fedmf,fedals,ease,sketch": "--algorithms sketch,ease --trials 2",
         "topk --sample 4000": "topk --sample 20",
         "evaluate run.toml": "evaluate run.toml --seeds 1 --no-references",
         "--seeds 5 --skip centralised-ncf": "--seeds 2 --skip centralised-ncf",
@@ -119,6 +118,7 @@ CLI = Script(
         "fedrec provision federation.toml": kits_anew,
         "fedrec simulate run.toml --resume": stopped,
         "fedrec tune": two_rounds,
+        "fedrec tune run.toml --resume": tuned,
         "fedrec evaluate run.toml --resume": evaluated,
         "fedrec reproduce --resume": reproduced,
         "fedrec up": trial,

@@ -83,6 +83,12 @@ def evaluated(reader: Reader) -> None:
         reader.command("mv aside runs/movies-evaluate-20260101-120000")
 
 
+def tuned(reader: Reader) -> None:
+    """The first study has the page's name."""
+    reader.command("mv $(ls -d runs/movies-tune-* | head -n 1) tuned")
+    reader.command("mv tuned runs/movies-tune-20260101-120000")
+
+
 def simulated(reader: Reader) -> None:
     """A simulation has the page's name."""
     reader.command("fedrec simulate run.toml --set output.runs=others && mkdir -p runs")
@@ -96,6 +102,7 @@ COMPARE = Script(
         "run.toml --skip": "run.toml --seeds 1 --budget 1 --skip",
         "run.toml --budget 8": "run.toml --seeds 1 --budget 1",
         "run.toml --diagnostics": "run.toml --seeds 1 --no-references --diagnostics",
+        "fedals,sketch,ease,fedmf": "sketch,ease --trials 2",
         "run.toml --seeds 5": "run.toml --seeds 5 --no-references",
         "--seeds 1,7,42": "--seeds 1,7,42 --no-references",
         "class Random": "import numpy as np\n\nfrom fedrec_lab.comparison.references.reference "
@@ -108,6 +115,7 @@ COMPARE = Script(
         "fedrec init": few_people,
         "fedrec evaluate runs/movies-evaluate": evaluated,
         "fedrec evaluate runs/movies-2026": simulated,
+        "fedrec simulate runs/movies-tune": tuned,
     },
 )
 

@@ -95,7 +95,7 @@ def test_a_kit_that_is_started_twice_and_one_that_was_copied(tmp_path, start):
 
     said = refused(kits.client("copy"), "invitation_used")
     assert "This invitation was used already." in said
-    assert "A kit is for one machine" in said and "fedrec provision --add" in said
+    assert "A kit works on one machine only" in said and "fedrec provision --add" in said
     assert "client=a code=invitation_used" in coordinator.told
 
     others = [kits.client("b"), kits.client("c")]
@@ -127,7 +127,7 @@ def test_a_folder_that_was_copied_after_it_enrolled(tmp_path, start):
         said = refused(kits.client("copy"), "folder_is_old_or_copied")
     finally:
         second.process.send_signal(signal.SIGCONT)
-    assert "it is an older copy, or another copy of it runs" in said
+    assert "It is an older copy, or another copy runs" in said
     assert "Run the newest copy of the folder, and only that one" in said
     finished(first, second, third)
     assert coordinator.ended() == 0, coordinator.told
@@ -176,8 +176,8 @@ def test_files_of_another_authority(tmp_path, start):
     own = ours.path / "coordinator" / "coordinator.pem"
     with mistaken(own, theirs.path / "coordinator" / "coordinator.pem"):
         said = refused(ours.start_coordinator("mistaken"), "keys")
-        assert "coordinator.certificate: " in said and "of another authority" in said
-        assert "Take coordinator.pem and epoch.json of one key authority's folder." in said
+        assert "coordinator.certificate: " in said and "from different authorities" in said
+        assert "Take coordinator.pem and epoch.json from the same key authority's folder." in said
     coordinator = ours.coordinator()
 
     kit = ours.path / "clients" / "a"

@@ -108,8 +108,8 @@ def test_one_value_to_a_ciphertext_over_processes(start, tmp_path):
 
 def resume_command(stopped):
     """Return the arguments of the command that a stopped client tells people to give."""
-    (line,) = (line for line in stopped.told.splitlines() if "Go on with: " in line)
-    name, *arguments = shlex.split(line.partition("Go on with: ")[2])
+    (line,) = (line for line in stopped.told.splitlines() if "To resume: " in line)
+    name, *arguments = shlex.split(line.partition("To resume: ")[2])
     assert name == "fedrec"
     return arguments
 
@@ -144,7 +144,7 @@ def test_an_interrupted_coordinator_says_how_to_go_on(workspace, start, tmp_path
     # A container engine's way to stop is no interruption.
     second.process.terminate()
     assert second.ended() == 0, second.told
-    assert "Go on with" not in second.told
+    assert "To resume" not in second.told
 
 
 def test_a_state_folder_that_is_in_use(workspace, start, tmp_path):

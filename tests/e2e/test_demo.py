@@ -60,7 +60,7 @@ def test_it_runs_to_the_end(start, tmp_path):
         kept = json.loads((client / "state" / "environment.json").read_text())
         assert kept["arithmetic"] == arithmetic
     # Nothing is wrapped where programs read.
-    assert any(line.endswith("who took part and when.") for line in running.told.splitlines())
+    assert any(line.endswith("Participants and times.") for line in running.told.splitlines())
     seen = summary["exposure"]
     # Without protection: three clients, a count, three rounds of training, a measurement.
     assert (seen["updates"], seen["readable_updates"]) == (15, 15)

@@ -67,7 +67,7 @@ class Terminals:
             elif line == waits:
                 assert self.last.ended() == 5, self.last.told
                 assert line.removeprefix(ENDS).rstrip(".") == "authority_is_old"
-                assert "another folder of this authority went on" in self.last.told
+                assert "another folder of this authority has been used" in self.last.told
             else:
                 self.type(line, kept=not waits)
 

@@ -68,7 +68,7 @@ def test_client_folder_back(found, protection):
         shutil.copyfile(before.path / STATE_FILE, state / STATE_FILE)
         mixed = content(state)
         error = federation.client(2).failure()
-        assert type(error) is StateWentBack and "newest folder back as a whole" in error.remedy
+        assert type(error) is StateWentBack and "the whole newest folder" in error.remedy
         assert content(state) == mixed
         (state / STATE_FILE).write_bytes(newest_rows)
         newest = swap(state, before.path)
@@ -98,7 +98,7 @@ def test_client_folder_copied(found, tmp_path):
     federation.clients.remove(second)
     with gate:
         error = second.failure()
-        assert type(error) is FolderIsOld and "another copy of it runs" in error.message
+        assert type(error) is FolderIsOld and "another copy runs" in error.message
     assert not [event for event in second.events if event.name == "sent"]
     check_against_one_process(federation)
 

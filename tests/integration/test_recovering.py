@@ -185,7 +185,7 @@ def test_a_file_that_ends_before_the_folder(found, revealing):
     settings = federation.bench.coordinator_settings()
     assert settings.data.catalogue is not None
     before = content(state_of(federation))
-    with pytest.raises(StateWentBack, match=r"knows round 5 of this run; .* ends before"):
+    with pytest.raises(StateWentBack, match=r"has round 5 of this run, but .* ends earlier"):
         recover(
             settings,
             PublicCatalogue.load(Path(settings.data.catalogue)),
@@ -330,7 +330,7 @@ def test_authority_lost(found, revealing, tmp_path):
     # The lost folder turns up and is started again: it says so, and changes nothing.
     with closing(operators_link(federation.bench, federation.address)) as link:
         look = Delivery(authority_of(federation), link, lambda event: None)
-        with pytest.raises(AuthorityIsOld, match="another folder of this authority went on"):
+        with pytest.raises(AuthorityIsOld, match="another folder of this authority has been used"):
             look.look()
         rotate(authority_of(federation), number=9)
         with pytest.raises(ProtocolError, match="replaced by a restored one"):

@@ -267,7 +267,7 @@ def test_what_the_coordinator_can_read_is_refused_one_by_one(found, spoiler, alg
     label = name.member(Identity.load(federation.bench.state(3)).client_id).label
     assert [(line["client"], line["round"]) for line in refused] == [(label, 2)]
     told = federation.clients[3].wait_for("round_refused", 2)
-    assert told.detail.startswith("this client's update holds what no honest client sends")
+    assert told.detail.startswith("this client's update has values that no honest client sends")
     if algorithm == "fedmf":
         assert kinds == ["count", "train", "train", "train", "evaluate"]
         assert sets == [everybody, *[others] * 4], "it is left alone for a while"

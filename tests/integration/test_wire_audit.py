@@ -121,7 +121,7 @@ def test_a_run_whose_keys_were_renewed_is_audited_epoch_by_epoch(recorded, tmp_p
     assert first.updates + second.updates == report.updates >= N_CLIENTS * N_ROUNDS
     assert min(first.updates, second.updates) >= 2 * N_CLIENTS
     assert first.outsiders == second.outsiders == first.readable_updates == 0
-    told = "each message was held against the one that it names"
+    told = "each message was compared with the one that it names"
     assert any(told in sentence for sentence in report.sentences())
 
 
@@ -139,7 +139,7 @@ def test_a_field_that_nobody_declared_is_named(recorded, tmp_path, monkeypatch):
     run(federation)
     report = report_of(federation, tmp_path)
     assert report.problems == (
-        "SubmitUpdate request: UploadHeader.<field 99> is nothing that may be there: "
+        "SubmitUpdate request: UploadHeader.<field 99> must not exist: "
         f"{11 * N_CLIENTS * N_ROUNDS} bytes",
     )
 
@@ -196,7 +196,7 @@ def audit_with(federation, tmp_path, kind):
 
 def test_an_update_of_touched_rows_only_is_told_of_by_its_length(recorded, tmp_path):
     report, name = audit_with(recorded("none"), tmp_path, _TouchedRowsOnly)
-    told = rf"An update of \d+ bytes was announced by {name}; the plan's have \d+\. \(1 times\)"
+    told = rf"{name} announced an update of \d+ bytes, but the plan's have \d+\. \(1 times\)"
     assert any(re.fullmatch(told, problem) for problem in report.problems)
     # Where its bytes were read before it was refused, they are counted as well.
     assert all("bytes" in problem for problem in report.problems)
@@ -223,7 +223,7 @@ def test_what_lies_in_the_folder_and_may_not_is_named(recorded, tmp_path):
     (state / "updates" / f"00000002-{'a' * 64}").write_bytes(b"a kept update")
     report = report_of(federation, tmp_path)
     problems = "\n".join(report.problems)
-    assert "file notes.txt is nothing that may be there" in problems
+    assert "file notes.txt must not exist" in problems
     assert "private vectors found in file notes.txt" in problems
     assert "An update is kept after its round was over." in problems
     assert report.kept_updates == 1

@@ -111,7 +111,7 @@ def test_a_disk_without_a_page_at_the_start_is_called_full(tmp_path, monkeypatch
     bench = Bench.of(3)
     with monkeypatch.context() as full:
         fill(full)
-        with pytest.raises(StorageError, match=r"no space .*has ended, and nothing is lost"):
+        with pytest.raises(StorageError, match=r"no space .*has ended, and no data is lost"):
             asyncio.run(Coordinator(settings_of(tmp_path), bench.federation).serve(_nobody))
     # With space it starts in the same folder.
     with serving(bench, tmp_path) as found:
@@ -166,7 +166,7 @@ def test_what_the_coordinator_shows_is_checked_before_anything_is_opened(tmp_pat
     assert "coordinator.certificate" in refused(certificate="missing.pem")
     other = Issuer.create().credentials("coordinator", "localhost", hosts=["localhost"])
     write_secret(tmp_path / "other.pem", other.to_pem())
-    assert "another authority" in refused(certificate=str(tmp_path / "other.pem"))
+    assert "different authorities" in refused(certificate=str(tmp_path / "other.pem"))
     ended = datetime.now(UTC) - timedelta(days=4000)
     old = authority().issuer.credentials("coordinator", "localhost", now=ended)
     write_secret(tmp_path / "old.pem", old.to_pem())
@@ -174,7 +174,7 @@ def test_what_the_coordinator_shows_is_checked_before_anything_is_opened(tmp_pat
     assert "coordinator.certificate" in told and "clock" in told
     assert "coordinator.operators" in refused(operators=str(tmp_path / "other.pem" / "none"))
     (tmp_path / "empty.crt").write_text("")
-    assert "holds no certificate" in refused(operators=str(tmp_path / "empty.crt"))
+    assert "has no certificate" in refused(operators=str(tmp_path / "empty.crt"))
     assert not (tmp_path / "state").exists()
 
 

@@ -165,7 +165,7 @@ async def test_a_statement_follows_the_last_one(tmp_path):
             await upload(engine, bench, number)
         await engine.tick()
         for wrong in ({"sequence": 3}, {"sequence": 4}, {"sequence": 5}):
-            with pytest.raises(AuthorityIsOld, match="does not follow 4, on round 1"):
+            with pytest.raises(AuthorityIsOld, match="does not follow statement 4"):
                 await speak(engine, bench, **wrong)
         assert engine.run.state.published == 1
         await speak(engine, bench, sequence=5, previous=before.digest())

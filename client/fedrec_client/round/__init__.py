@@ -1,1 +1,1 @@
-"""Taking part in rounds: training, protecting, sending, and following what is published."""
+"""Participate in rounds: train, protect, send, and follow published rounds."""

@@ -1,4 +1,4 @@
-"""The model on this machine: what was published, and what only its users know."""
+"""The model on this machine: the published part, and the private part of its users."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class LocalModel(SharedModel):
         return self._private
 
     def contribute(self, kind: RoundKind, participating: NDArray[np.bool_] | None) -> Contribution:
-        """Train, count or evaluate for a round; what exact sums tell of is noted, no more."""
+        """Train, count or evaluate for a round. The data behind exact sums is recorded."""
         learner, shared, plan = self._learner, self.shared, self._learner.server.plan
         users, private = self.users, self.private
         exact = divides_by_count(plan)
@@ -89,10 +89,10 @@ class LocalModel(SharedModel):
         return made if users is self.users else replace(made, private=self.private)
 
     def _last_counted(self, *, whole: bool) -> CountedData:
-        """Return what is sent of these users, by what was sent before; it is kept first.
+        """Return what is sent about these users, given what was sent before, and record it first.
 
         Args:
-            whole: whether more than counts is sent of it.
+            whole: whether more than counts is sent.
         """
         if self._counted is not None:
             return self._counted
@@ -107,14 +107,14 @@ class LocalModel(SharedModel):
             if before.stands_against(counted, least):
                 n_differing = before.differing(counted)
                 if n_differing:
-                    why = "former counts stand"
+                    why = "former counts apply"
                     _log.warning(why, users_that_differ=n_differing, needed=least)
                     counted = before.over(counted)
             counted = counted.with_floor_of(before)
         self._store.keep_counted(counted.to_bytes())
         self._counted = counted
-        # By what was counted, so that no row comes back in a run; and of today's users, where it is
-        # them who train.
+        # It uses the counted data, so no row returns within a run, and today's users if it is they
+        # that train.
         holders = counted.counts if whole else np.minimum(counted.counts, today.counts)
         self._own_rows = own_rows_of(holders, counted.floor)
         return counted
@@ -130,7 +130,7 @@ class LocalModel(SharedModel):
     ) -> None:
         """Move to a published round and keep the model that it measured, if it is the best.
 
-        What its users learnt in it is read again where it counts.
+        If it counts, the users' training results of the round are read again.
         """
         if counted:
             self._private = None
@@ -145,10 +145,10 @@ class LocalModel(SharedModel):
         self._go_on_from(round_id, shared, metrics)
 
     def _better(self, metrics: NDArray[np.int64]) -> BestModel | None:
-        """Return the present model if the round measured it as the best so far.
+        """Return the current model if the round measured it as the best so far.
 
-        A round measures the model that it started from. A model that these users took no part
-        in is not kept: it knows nothing of them, however well it serves the others.
+        A round measures the model from which it started. A model without a contribution of these
+        users is not kept: it knows nothing of them, however good it is for others.
         """
         state = self._store.state
         sums = MetricSums(metrics)
@@ -168,7 +168,7 @@ class LocalModel(SharedModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientContext(RoundContext):
-    """What a client's work in one run and key epoch is done with."""
+    """The tools for a client's work in one run and key epoch."""
 
     model: LocalModel
     store: PrivateStore

@@ -1,8 +1,9 @@
 """This client's own updates: whether they were counted, and whether the coordinator knows them.
 
-A client answers no round twice, and writes down what it sends before it sends it. An update with
-its own signature that it does not know was made from another copy of its folder. A coordinator
-that does not know what it once acknowledged, or a round that it published, was set back.
+A client answers no round twice, and stores an update before it sends it. An update with its own
+signature that it does not know was made from another copy of its folder. If the coordinator does
+not know an update that it acknowledged, or a round that it published, it was restored from an older
+state.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fedrec_client.state.private_store import PrivateStore
 
 
 class UpdatesCounted(CatchingUp):
-    """Catches up, and commits or drops what this client staged for a round."""
+    """Catches up, and commits or drops the staged update of a round."""
 
     _model: LocalModel
     _store: PrivateStore
@@ -33,7 +34,7 @@ class UpdatesCounted(CatchingUp):
     def _commit(
         self, found: PublishedRound, shared: SharedState, metrics: NDArray[np.int64]
     ) -> None:
-        """Move to a round that was checked, and settle it in the journal."""
+        """Move to a checked round, and settle it in the journal."""
         member, staged = self._membership, self._store.state.staged
         answered = staged is not None and staged.header.round == found.round
         counted = answered and staged is not None and staged.header in found.contributions
@@ -49,36 +50,36 @@ class UpdatesCounted(CatchingUp):
         self._journal.settle(found.round, "counted" if counted else "not_counted", why)
 
     def _is_left_out(self, found: PublishedRound) -> bool:
-        """Tell whether a round is without those with whom this client is always summed."""
+        """Return whether a round is without clients that are always in this client's sums."""
         member = self._membership
         cell = member.roster.partition.cell_of(member.client_id)
         counted = {header.client_id for header in found.contributions}
         return cell is not None and counted.isdisjoint(cell.core)
 
     def _check_known(self, found: PublishedRound, manifest: bytes) -> None:
-        """Refuse a round whose contributors agreed on something else than this client was shown.
+        """Refuse a round whose contributors agreed on something else than this client received.
 
         Raises:
-            SplitView: naming the round.
+            SplitView: it names the round.
         """
         staged = self._store.state.staged
         if staged is None or not staged.acknowledged or staged.header.round != found.round:
             return
         if staged.header.key_list != found.contributions[0].key_list:
             raise SplitView(
-                f"The clients in round {found.round} signed for another list of keys than the one "
-                "that this client was shown.",
-                remedy="The coordinator told clients different things; tell the data owners.",
+                f"The clients in round {found.round} signed another list of keys than the one that "
+                "this client received.",
+                remedy="The coordinator told clients different things. Tell the data owners.",
             )
 
 
 class UpdatesRemembered(RollbackDetection):
-    """Recognises who was set back: the coordinator, or this folder."""
+    """Detects whether the coordinator or this folder is an older copy."""
 
     _store: PrivateStore
 
     def remembered(self) -> Remembered:
-        """Return what to tell the coordinator with the next question."""
+        """Return the data about own updates for the next request to the coordinator."""
         state = self._store.state
         sent = state.acknowledged
         known = (
@@ -91,12 +92,12 @@ class UpdatesRemembered(RollbackDetection):
         return replace(known, statement=state.statement, header=state.acknowledged_header)
 
     def agrees(self, task: Task) -> bool:
-        """Tell whether the coordinator knows what it once knew; where not, it is to be waited for.
+        """Return whether the coordinator still knows what it knew before. If not, the client waits.
 
         Raises:
-            FolderIsOld: an older copy of this folder was brought back, or the folder was copied.
+            FolderIsOld: an older copy of this folder was restored, or the folder was copied.
             SecondCopy: two copies of this folder answered the same round.
-            RefusedError: what is said to be this client's own update is not.
+            RefusedError: the update that the coordinator reports as this client's is not its own.
         """
         state = self._store.state
         if task.latest is None or task.published_round < state.version:
@@ -112,9 +113,9 @@ class UpdatesRemembered(RollbackDetection):
         if found < least and least <= state.version:
             return self._wait_for(least, found)
         if header is None or found < least:
-            # Of a round that nobody published: the same bytes can go out again.
+            # For a round that was not published, the same bytes can be sent again.
             self._store.take_back(header)
-            self._journal.tell("forgotten", least, detail="sent again if it is asked for")
+            self._journal.tell("forgotten", least, detail="sent again if it is requested")
             self._went_back = None
             return True
         if not self._is_known(header):
@@ -131,7 +132,7 @@ class UpdatesRemembered(RollbackDetection):
     def _check(self, header: UploadHeader) -> None:
         member = self._membership
         if (header.client_id, header.run) != (member.client_id, member.run):
-            raise RefusedError("The coordinator says that another's update was this client's.")
+            raise RefusedError("The coordinator reports another client's update as this client's.")
         verify(member.identity.public.signing_key, header.statement(), header.signature)
 
     def _of_another_copy(self, header: UploadHeader) -> FedrecError:
@@ -140,15 +141,15 @@ class UpdatesRemembered(RollbackDetection):
         if any(one.round == header.round for one in sent):
             return SecondCopy(
                 f"Round {header.round} was answered from two copies of {folder}.",
-                remedy="Keep both, and let only the other one run: the coordinator holds its "
-                "answer. Nothing was changed here.",
+                remedy="Keep both, but run only the other one: the coordinator has its answer. "
+                "Nothing was changed here.",
             )
         return FolderIsOld(
-            f"The coordinator holds this client's update of round {header.round}; {folder} ends "
-            f"with round {state.answered_round}: it is an older copy, or another copy of it runs.",
-            remedy="Run the newest copy of the folder, and only that one. Where it is lost, keep "
-            "this one, and ask the key authority to replace this client (fedrec keys replace). "
-            "Nothing was changed here.",
+            f"The coordinator has this client's update for round {header.round}, but {folder} ends "
+            f"with round {state.answered_round}. It is an older copy, or another copy runs.",
+            remedy="Run the newest copy of the folder, and only that one. If it is lost, keep "
+            "this one, and ask the key authority to replace this client (fedrec keys "
+            "replace). Nothing was changed here.",
         )
 
     def _refuse(self, event: str, round_id: RoundId, error: FedrecError) -> None:

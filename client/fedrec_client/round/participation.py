@@ -1,4 +1,4 @@
-"""Taking part in a round: choose users, train, protect, sign, keep, send."""
+"""Participate in a round: choose users, train, protect, sign, store, send."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECRET_BYTES = 32
 
 
 def selection_secret(store: PrivateStore) -> bytes:
-    """Return this client's own secret, 32 bytes, made at first use and kept for good."""
+    """Return this client's own secret, 32 bytes, created at first use and kept permanently."""
     secret = store.own(_RECORD)
     if secret is None:
         secret = secrets.token_bytes(SECRET_BYTES)
@@ -41,10 +41,10 @@ def selection_secret(store: PrivateStore) -> bytes:
 def select_users(
     secret: bytes, run: str, number: int, user_ids: Sequence[UserId], fraction: float
 ) -> NDArray[np.bool_]:
-    """Return who takes part, bool of shape (n_users,).
+    """Return the participating users, bool of shape (n_users,).
 
-    A user's draw is the first 8 bytes of HMAC-SHA256 over run, number and user, read as a
-    fraction of 2^64; the user takes part where it is below `fraction`.
+    A user's draw is the first 8 bytes of HMAC-SHA256 over run, number and user, read as a fraction
+    of 2^64. The user participates if it is below `fraction`.
     """
     if fraction >= 1.0:
         return np.ones(len(user_ids), dtype=np.bool_)
@@ -76,7 +76,7 @@ class Participation:
         self._journal = context.journal
 
     def take_part(self, task: Train) -> bool:
-        """Send this client's update of a round, made now or before a crash.
+        """Send this client's update for a round, made now or before a crash.
 
         Returns:
             Whether the coordinator has it.
@@ -90,28 +90,28 @@ class Participation:
             self.give_up_before(task)
             made = self._make(task)
         elif _about(staged.header) != _about(task):
-            # A coordinator that was recovered took a number that was in use.
+            # A restored coordinator used a number again.
             raise RoundError(
-                f"Round {task.round} was answered as one of another kind, model or key epoch."
+                f"Round {task.round} was already answered with another kind, model or key epoch."
             )
         return self.send(made)
 
     def advance(self, task: StepTask) -> bool:
-        """Refuse: a round has one step, which `take_part` takes.
+        """Refuse: these rounds have a single step, which `take_part` takes.
 
         Raises:
             RoundError: always.
         """
-        raise RoundError(f"This client takes no part in steps of round {task.round}.")
+        raise RoundError(f"This client does not participate in steps of round {task.round}.")
 
     def send(self, made: bytes | None = None) -> bool:
-        """Deliver the staged update, the same bytes as every time before.
+        """Deliver the staged update, with the same bytes every time.
 
-        A late update stays until the round's end is known: only the list of contributions says
+        A late update is kept until the round's end is known: only the list of contributions shows
         whether it was counted.
 
         Args:
-            made: the update, where it was made just now and need not be read again.
+            made: the update, if it was made just now and need not be read again.
 
         Returns:
             Whether the coordinator has it.
@@ -136,9 +136,9 @@ class Participation:
         return _TOLD[delivery] == "sent"
 
     def _refused(self, round_id: RoundId) -> None:
-        """Note that the coordinator refused an update because it has another one."""
+        """Record that the coordinator refused an update because it has another one."""
         error = ConflictingUpload(
-            f"The coordinator holds another update of this client for round {round_id}.",
+            f"The coordinator has another update of this client for round {round_id}.",
             remedy="Check that no copy of this state folder is in use elsewhere.",
         )
         self._context.refused("conflicting_upload", round_id, error)
@@ -151,14 +151,14 @@ class Participation:
             self._journal.settle(before, "abandoned")
 
     def check(self, task: Train) -> None:
-        """Refuse a round that does not follow from the local model, or was answered.
+        """Refuse a round that does not follow from the local model, or was already answered.
 
         Raises:
-            RoundError: saying why.
+            RoundError: it gives the reason.
         """
         if task.base_round != self._model.version or task.round <= self._model.version:
             raise RoundError(
-                f"Round {task.round} starts from version {task.base_round}; this client has "
+                f"Round {task.round} starts from version {task.base_round}, but this client has "
                 f"version {self._model.version}."
             )
         counted = self._model.shared.holders is not None
@@ -166,32 +166,32 @@ class Participation:
         divides = divides_by_count(plan)
         needed = plan.federation.minimum_item_users > 1 or divides
         if task.kind == "count" and counted and not divides:
-            raise RoundError(f"Round {task.round} counts items, but they were counted already.")
+            raise RoundError(f"Round {task.round} counts items, but they are already counted.")
         if task.kind != "count" and needed and not counted:
             raise RoundError(
-                f"Round {task.round} is of kind {task.kind}, but items were not counted yet, so "
+                f"Round {task.round} is of kind {task.kind}, but items are not counted yet, so "
                 "rows of rare items would be trained (federation.minimum_item_users)."
             )
         if task.round <= self._store.state.answered_round:
             raise RoundError(
-                f"Round {task.round} is over: this client answered round "
-                f"{self._store.state.answered_round} already."
+                f"Round {task.round} is over: this client already answered round "
+                f"{self._store.state.answered_round}."
             )
 
     def train(self, task: Train) -> tuple[AnnouncedRound, Contribution, bytes | None]:
-        """Return what this client signs about a round, what it contributes, and what that costs.
+        """Return what this client signs about a round, its contribution, and the cost of that.
 
-        Where sums carry noise, this client's share is in the vector already, and what is spent of
-        its users' privacy has to be kept with it before it is sent.
+        If sums carry noise, this client's share is already in the vector. The spent privacy of its
+        users must be stored with it before it is sent.
         """
         member = self._membership
         terms = self._model.terms(task.round, task.kind)
-        # Counting and measuring are about all users; the selection is about who trains.
+        # Counting and measuring cover all users. The selection applies to training only.
         participating = None
         mechanism = member.layout.mechanism if task.kind == "train" else None
         if task.kind == "train" and member.plan.rounds.user_fraction < 1.0:
-            # Repeated, a round that was given up is over the same users: two sums tell no more
-            # than one. Under noise every release is accounted as a draw of its own.
+            # When an abandoned round is repeated, it covers the same users: two sums reveal no more
+            # than one. Under noise every release is accounted as its own draw.
             thrown = task.round if mechanism is not None else self._model.shared.number
             participating = select_users(
                 selection_secret(self._store),
@@ -211,16 +211,16 @@ class Participation:
         if made.abstained:
             self._journal.tell("diverged", task.round, detail=made.abstained)
         if mechanism is not None:
-            # Also where nobody takes part: the others' promise counts on this share.
+            # Also if no user participates: the other clients' guarantee counts on this share.
             made = replace(made, vector=member.layout.add_noise(made.vector))
         return terms, made, charged
 
     def _make(self, task: Train) -> bytes:
-        """Return the update of a round, which is staged."""
+        """Return a round's update, after staging it."""
         member = self._membership
         terms, made, charged = self.train(task)
         with self._journal.timed(task.round, "seconds_protecting", "protected"):
-            # Tags of two updates under one name would tell about their difference.
+            # The tags of two updates under the same name would reveal facts about their difference.
             nonce = secrets.token_bytes(NONCE_BYTES) if member.is_tagged else b""
             name = member.tag_name(task.round, member.client_id, nonce)
             vector = self._model.vector(task.kind)

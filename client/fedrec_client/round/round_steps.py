@@ -1,14 +1,13 @@
-"""Taking part in a round of several steps: train first, then go through them with the others.
+"""Participate in a round of several steps: train first, then take the steps with the other clients.
 
-Every step's message is kept with the state that follows from it before it is sent, and after a
-crash the same bytes go out. A step is taken once; what a coordinator asks for out of order, or a
-second time with other content, is refused. What a step's bytes are, and which of them a client must
-refuse, is the protection's matter (`fedrec.protection.round_protocol`). What a round costs its
-users' privacy is charged in the commit that keeps the protected vector, the first thing that says
-anything about them.
+Every step's message is stored with the resulting state before it is sent, and after a crash the
+same bytes are sent. A step is taken once. The client refuses steps that a coordinator requests out
+of order, or a second time with other content. The protection defines a step's bytes, and which of
+them a client must refuse (`fedrec.protection.round_protocol`). A round's privacy cost is charged in
+the commit that stores the protected vector, the first data that reveals anything about the users.
 
-What it does not give: protection from a state folder that is copied, or restored from a backup,
-while a round is open.
+It does not protect against a state folder that is copied, or restored from a backup, while a round
+is open.
 """
 
 from __future__ import annotations
@@ -70,27 +69,27 @@ class RoundSteps:
             self._participation.give_up_before(task)
             record = self._train(task)
         elif record.step != self._steps.first.name:
-            raise RoundError(f"Round {task.round} is past its first step for this client.")
+            raise RoundError(f"Round {task.round} is after its first step for this client.")
         return self._send(record)
 
     def advance(self, task: StepTask) -> bool:
-        """Take the next step of a round, or send again what the last one made.
+        """Take the next step of a round, or send the last one's message again.
 
         Returns:
             Whether the coordinator has the step's message.
 
         Raises:
-            RoundError: this client takes no part, or the step is not its next one.
+            RoundError: this client does not participate, or the step is not its next one.
         """
         record = self._store.state.masking
         if record is None or record.round != task.round:
-            raise RoundError(f"This client takes no part in round {task.round}.")
+            raise RoundError(f"This client does not participate in round {task.round}.")
         if record.refused:
             return False
         ahead = self._steps.place(task.step) - self._steps.place(record.step)
         if ahead not in (0, 1):
             raise RoundError(
-                f"Step {task.step} of round {task.round} was asked for; this client's last one "
+                f"Step {task.step} of round {task.round} was requested, but this client's last one "
                 f"was {record.step}."
             )
         if ahead:
@@ -122,7 +121,7 @@ class RoundSteps:
         return self._keep(record, record.step, side, first)
 
     def _take(self, record: SteppedRound, step: Step, raw: bytes) -> SteppedRound:
-        """Take a step with what the coordinator sent for it, and keep it."""
+        """Take a step with the coordinator's message for it, and store the result."""
         state, identity = self._store.read(record.participant), self._membership.identity
         side = self._protocol.resume(self._terms(record), identity, state)
         with self._timed(record, step):
@@ -132,7 +131,7 @@ class RoundSteps:
         return self._keep(record, step.name, side, body)
 
     def _timed(self, record: SteppedRound, step: Step) -> AbstractContextManager[None]:
-        """Return what adds a step's seconds to the round's cost."""
+        """Return a callback that adds a step's seconds to the round's cost."""
         if self._steps.is_until_vectors(step.phase):
             return self._journal.timed(record.round, "seconds_protecting", "protected")
         if step.opens_sum:
@@ -144,7 +143,7 @@ class RoundSteps:
     ) -> SteppedRound:
         member = self._membership
         if record.vector is None:
-            raise RoundError(f"The vector of round {record.round} was protected already.")
+            raise RoundError(f"The vector of round {record.round} is already protected.")
         own = self._model.vector(record.kind)
         vector = np.frombuffer(self._store.read(record.vector), dtype="<i8").astype(np.int64)
         payload = side.protect(raw, vector, own.protection.spec, own.protection.chosen)
@@ -194,13 +193,13 @@ class RoundSteps:
             error: FedrecError = refused
             if record.step == self._steps.first.name:
                 raise
-            # The coordinator told others something else than this client.
+            # The coordinator told other clients something else.
             is_vector_refused = is_vector and type(error) is ProtocolError
             if isinstance(error, BadSignature) or is_vector_refused:
                 error = SplitView(
-                    f"The coordinator refuses what this client made of what it was shown in step "
+                    "The coordinator refuses this client's answer to the data of step "
                     f"{record.step}: {error.message}",
-                    remedy="It told clients different things; tell the data owners.",
+                    remedy="It told clients different things. Tell the data owners.",
                 )
             self._refuse(record, record.step, error)
             return False
@@ -232,7 +231,7 @@ class RoundSteps:
         return True
 
     def _refuse(self, record: SteppedRound, step: str, error: FedrecError) -> None:
-        """Note what was wrong and take no further step in this round."""
+        """Record what was wrong, and take no further step in this round."""
         event = (
             "partial_cell" if isinstance(error, PartialCell) else self._steps.named(step).refusal
         )

@@ -257,8 +257,6 @@ def _fedrecgel(at: Circumstances) -> list[str]:
     ]
 
 
-_TRIED = ("algorithm.alpha", "algorithm.regularisation", "algorithm.frequency_exponent")
-
 ABOUT: Mapping[str, About] = {
     "fedmf": About(
         summary="the papers' base, with CoLR",
@@ -296,18 +294,6 @@ ABOUT: Mapping[str, About] = {
         "algorithm.momentum.",
         shortfall="algorithm.alpha, algorithm.regularisation and algorithm.frequency_exponent",
         starter={"update.structure": "dense", "update.clip": 2.0, "rounds.total": 10},
-        # The last three are those of the reference iALS.
-        grid=tuple(
-            dict(zip(_TRIED, values, strict=True))
-            for values in (
-                ("1", "10", "0.5"),
-                ("1", "3", "0.5"),
-                ("1", "30", "0.5"),
-                ("1", "10", "0"),
-                ("5", "20", "0"),
-                ("10", "50", "0"),
-            )
-        ),
     ),
     "ease": About(
         summary="exact counts of pairs, which every client learns",
@@ -331,9 +317,6 @@ ABOUT: Mapping[str, About] = {
         "number of clients, so that all parts are counted over the same users.",
         shortfall="algorithm.regularisation and federation.minimum_item_users",
         starter={"update.structure": "dense", "rounds.total": 4},
-        grid=tuple(
-            {"algorithm.regularisation": value} for value in ("30", "100", "300", "1000", "3000")
-        ),
         audit="pairs",
     ),
     "sketch": About(
@@ -356,11 +339,6 @@ ABOUT: Mapping[str, About] = {
         "number of clients, so that all sums are over the same users.",
         shortfall="algorithm.dim and federation.minimum_item_users",
         starter={"update.structure": "dense", "rounds.total": 3},
-        grid=tuple(
-            {"algorithm.regularisation": value, "algorithm.form": form}
-            for value in ("30", "100", "300", "1000")
-            for form in ("plain", "diag")
-        ),
         audit="sketches",
     ),
     "pfedrec": About(

@@ -95,10 +95,23 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 
 
+SearchSpace = Mapping[str, tuple[float | str | bool, ...]]
+"""By dotted key the values that a study tries, numbers in ascending order. A single value is not
+varied: the study begins with it if the settings file names another algorithm."""
+
+
 class AlgorithmSettings(Section):
     """The recommender and its local training."""
 
     name: str
+
+    def search_space(self, n_rounds: int) -> SearchSpace:
+        """Return the values that `fedrec tune` tries. By default there are none.
+
+        Args:
+            n_rounds: `rounds.total`.
+        """
+        return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,7 +347,6 @@ class About:
         shortfall: the settings to change if the model is worse than popularity.
         starter: settings by dotted key that were tuned on MovieLens-100K's validation items, for a
             first settings file and the demonstration. None if there are none.
-        grid: settings that tuning tries by default, as text by dotted key.
         audit: the subject of its sums: single items, pairs of them, or sums over such pairs.
         modules: modules besides torch that it imports and that fedrec does not always install.
     """
@@ -356,7 +368,6 @@ class About:
     divergence_remedy: str = "Lower the step sizes among the settings of algorithm.name."
     shortfall: str = "rounds.total and the rates in the section algorithm"
     starter: Mapping[str, object] | None = None
-    grid: tuple[Mapping[str, str], ...] = ()
     audit: Literal["rows", "pairs", "sketches"] = "rows"
     modules: tuple[str, ...] = ()
 

@@ -44,6 +44,7 @@ from fedrec.algorithms.declarations import (
     AlgorithmSettings,
     Constant,
     Parameter,
+    SearchSpace,
     Shapes,
     UpdateTensor,
 )
@@ -73,6 +74,10 @@ class EASESettings(AlgorithmSettings):
         le=1e9,
         description="L2 coefficient (lambda) of the item-item weights. Larger data needs more.",
     )
+
+    def search_space(self, n_rounds: int) -> SearchSpace:
+        """See `AlgorithmSettings`."""
+        return {"algorithm.regularisation": (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)}
 
 
 class EASE(Algorithm):

@@ -49,6 +49,7 @@ from fedrec.algorithms.declarations import (
     Constant,
     Normal,
     Parameter,
+    SearchSpace,
     UpdateTensor,
 )
 from fedrec.exact_linalg import product, symmetric_eigen
@@ -100,6 +101,15 @@ class FedALSSettings(AlgorithmSettings):
     momentum: float = Field(
         default=0.4, ge=0, lt=1, description="Share of an item's last step that is repeated."
     )
+
+    def search_space(self, n_rounds: int) -> SearchSpace:
+        """See `AlgorithmSettings`."""
+        return {
+            "algorithm.dim": (32, 64, 128, 256),
+            "algorithm.alpha": (1.0, 3.0, 10.0),
+            "algorithm.regularisation": (3.0, 10.0, 30.0, 100.0),
+            "algorithm.frequency_exponent": (0.0, 0.5),
+        }
 
 
 class FedALS(Algorithm):

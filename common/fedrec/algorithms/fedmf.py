@@ -27,7 +27,13 @@ from pydantic import Field
 from fedrec.algorithms.about import ABOUT
 from fedrec.algorithms.algorithm import Algorithm
 from fedrec.algorithms.batch import Batch, Values, dot
-from fedrec.algorithms.declarations import About, AlgorithmSettings, Normal, Parameter
+from fedrec.algorithms.declarations import (
+    About,
+    AlgorithmSettings,
+    Normal,
+    Parameter,
+    SearchSpace,
+)
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 
@@ -53,6 +59,15 @@ class FedMFSettings(TrainedSettings):
         default="count",
         description="Item rows are divided by the number of users that touched them.",
     )
+
+    def search_space(self, n_rounds: int) -> SearchSpace:
+        """See `AlgorithmSettings`."""
+        return {
+            "algorithm.dim": (8, 16, 32, 64),
+            "algorithm.learning_rate": (0.5, 1.0, 2.0, 4.0),
+            "algorithm.regularisation": (0.0005, 0.005, 0.05),
+            "algorithm.local_epochs": (1, 2),
+        }
 
 
 class FedMF(TrainedAlgorithm):

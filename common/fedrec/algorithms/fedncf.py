@@ -42,6 +42,7 @@ from fedrec.algorithms.declarations import (
     Parameter,
     Positive,
     Rate,
+    SearchSpace,
     Shapes,
     Uniform,
 )
@@ -97,6 +98,18 @@ class FedNCFSettings(TrainedSettings):
         "training items. plain is the uniform mean of all parameters.",
     )
     network_clip: Positive = Field(default=1.0, description="Like update.clip, for the network.")
+
+    def search_space(self, n_rounds: int) -> SearchSpace:
+        """See `AlgorithmSettings`."""
+        found: SearchSpace = {"algorithm.dim": (16, 32, 64), "rounds.total": (60,)}
+        if self.optimiser == "adam":
+            return {**found, "algorithm.learning_rate": (0.0003, 0.001, 0.003, 0.01)}
+        return {
+            **found,
+            "algorithm.learning_rate": (0.03, 0.1, 0.3),
+            "algorithm.user_rate_scale": (20.0, 80.0, 320.0),
+            "algorithm.item_rate_scale": (20.0, 80.0, 320.0),
+        }
 
 
 class FedNCF(TrainedAlgorithm):

@@ -72,6 +72,7 @@ from fedrec.algorithms.declarations import (
     Parameter,
     Positive,
     Rate,
+    SearchSpace,
     Share,
     Uniform,
     UploadNoise,
@@ -165,6 +166,21 @@ class FedRAPSettings(TrainedSettings):
         default=10, ge=1, le=100, description="Most passes over a user's samples in a round."
     )
     batch_size: int = Field(default=2048, ge=1, le=1_000_000, description="Samples in a minibatch.")
+
+    def search_space(self, n_rounds: int) -> SearchSpace:
+        """See `AlgorithmSettings`."""
+        found: SearchSpace = {
+            "algorithm.dim": (16, 32, 64),
+            "algorithm.learning_rate": (0.1, 0.3, 1.0),
+            "algorithm.item_rate": (50.0, 100.0, 200.0, 400.0),
+            "update.clip": (16.0,),
+            "rounds.total": (60,),
+        }
+        if self.tables == "both":
+            found = {**found, "algorithm.difference_weight": (0.01, 0.1, 1.0)}
+        if self.tables != "private" and self.sparsity != "none":
+            found = {**found, "algorithm.sparsity_weight": (0.01, 0.1, 1.0)}
+        return found
 
     @property
     def shrinks(self) -> float:

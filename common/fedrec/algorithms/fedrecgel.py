@@ -49,6 +49,7 @@ from fedrec.algorithms.declarations import (
     Normal,
     Parameter,
     Positive,
+    SearchSpace,
     Uniform,
 )
 from fedrec.algorithms.optimisers import (
@@ -125,6 +126,17 @@ class FedRecGELSettings(TrainedSettings):
     network_fraction_bits: _Bits = Field(
         default=38, description="Like item_fraction_bits, for the network."
     )
+
+    def search_space(self, n_rounds: int) -> SearchSpace:
+        """See `AlgorithmSettings`."""
+        return {
+            "algorithm.dim": (16, 32, 64),
+            "algorithm.learning_rate": (0.0003, 0.001, 0.003, 0.01),
+            "algorithm.user_learning_rate": (0.01, 0.03, 0.1, 0.3),
+            "algorithm.radius_shared": (0.02, 0.06, 0.2),
+            "algorithm.radius_private": (0.02, 0.06, 0.2),
+            "rounds.total": (60,),
+        }
 
 
 class FedRecGEL(TrainedAlgorithm):

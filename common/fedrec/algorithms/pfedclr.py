@@ -60,6 +60,7 @@ from fedrec.algorithms.declarations import (
     Normal,
     Parameter,
     Rate,
+    SearchSpace,
     UploadNoise,
     Weight,
 )
@@ -152,6 +153,17 @@ class PFedCLRSettings(TrainedSettings):
         description="A minibatch's gradient of the item table (Step 1) is shrunk to this L2 norm. "
         "0 for no limit. It is C in the paper's bound, for which the paper gives no value.",
     )
+
+    def search_space(self, n_rounds: int) -> SearchSpace:
+        """See `AlgorithmSettings`."""
+        found: SearchSpace = {
+            "algorithm.dim": (16, 32, 64),
+            "algorithm.learning_rate": (0.001, 0.003, 0.01, 0.03),
+            "algorithm.personal_rate": (0.001, 0.003, 0.01, 0.03),
+            "update.clip": (4.0,),
+            "rounds.total": (60,),
+        }
+        return {**found, "algorithm.rank": (2, 4, 8)} if self.variant == "clr" else found
 
 
 class PFedCLR(TrainedAlgorithm):

@@ -59,6 +59,7 @@ from fedrec.algorithms.declarations import (
     Parameter,
     Positive,
     Rate,
+    SearchSpace,
     Uniform,
 )
 from fedrec.algorithms.folding import FOLDING_PULL
@@ -86,6 +87,16 @@ class PFedRecSettings(TrainedSettings):
         description="Score with a user's own fine-tuned item rows, as the paper does. The client "
         "keeps n_items scores for each user. false scores with the published table.",
     )
+
+    def search_space(self, n_rounds: int) -> SearchSpace:
+        """See `AlgorithmSettings`."""
+        return {
+            "algorithm.dim": (16, 32, 64),
+            "algorithm.learning_rate": (0.03, 0.1, 0.3),
+            "algorithm.item_rate_scale": (20.0, 80.0, 320.0),
+            "update.clip": (256.0,),
+            "rounds.total": (60,),
+        }
 
 
 class PFedRec(TrainedAlgorithm):

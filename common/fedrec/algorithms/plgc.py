@@ -71,6 +71,7 @@ from fedrec.algorithms.declarations import (
     Factor,
     Parameter,
     Rate,
+    SearchSpace,
     Shapes,
     Uniform,
     Weight,
@@ -193,6 +194,17 @@ class PLGCSettings(WrapperSettings):
         description="Users contribute the change of their table, which is enough if all "
         "users participate in every round, or its whole difference from the shared one.",
     )
+
+    def search_space(self, n_rounds: int) -> SearchSpace:
+        """See `AlgorithmSettings`."""
+        base: SearchSpace = {
+            key.replace("algorithm.", "algorithm.base.", 1): values
+            for key, values in self.base.search_space(n_rounds).items()
+            if key.startswith("algorithm.")
+        } | {"rounds.total": (60,)}
+        if not self.weight:
+            return base
+        return {**base, "algorithm.weight": (0.1, 0.3, 1.0)}
 
     @property
     def sums_changes(self) -> bool:

@@ -69,6 +69,7 @@ from fedrec.algorithms.declarations import (
     AlgorithmSettings,
     Constant,
     Parameter,
+    SearchSpace,
     Shapes,
     UpdateTensor,
 )
@@ -141,6 +142,15 @@ class SketchSettings(AlgorithmSettings):
         description="Length of a history that always fits the public range. Values of longer ones "
         "may be clipped, which is counted.",
     )
+
+    def search_space(self, n_rounds: int) -> SearchSpace:
+        """See `AlgorithmSettings`."""
+        found: SearchSpace = {"algorithm.dim": (64, 128, 256, 512, 1024)}
+        if n_rounds > self.sums:
+            # The round that grades tries lambda and form itself.
+            return found
+        lambdas = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+        return {**found, "algorithm.regularisation": lambdas, "algorithm.form": ("plain", "diag")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""The command `fedrec`, a file per verb; heavy imports happen within the verbs."""
+"""The command `fedrec`, with one file per verb. Heavy imports happen inside the verbs."""

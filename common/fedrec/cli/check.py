@@ -1,4 +1,4 @@
-"""`fedrec check`: settings resolved, explained and priced before anything starts."""
+"""`fedrec check`: resolve, explain and price settings before anything starts."""
 
 from __future__ import annotations
 
@@ -33,36 +33,36 @@ EPILOG = (
 def check(
     target: Annotated[
         str,
-        typer.Argument(metavar="SETTINGS", help="The settings file; with --explain a key."),
+        typer.Argument(metavar="SETTINGS", help="The settings file, or a key with --explain."),
     ] = "",
     items: Annotated[
-        int, typer.Option(min=0, help="Size of the catalogue, if no file says it.")
+        int, typer.Option(min=0, help="Size of the catalogue, if no file gives it.")
     ] = 0,
     clients: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Clients in a round, for the price, and whom data.path is dealt to, for "
-            "client.minimum_own_item_users; 0 takes the plan's, and the data as one client's.",
+            help="Clients in a round, for the price. client.minimum_own_item_users is priced with "
+            "the data divided among them. 0 uses the plan's number, and one client's data.",
         ),
     ] = 0,
     cells: CellsOf = "",
     explain: Annotated[
-        bool, typer.Option("--explain", help="Explain a setting, a section, or all of them.")
+        bool, typer.Option("--explain", help="Explain a setting, a section or all settings.")
     ] = False,
     accept_exposure: AcceptExposure = False,
     values: SetValues = None,
 ) -> Result:
-    """Check settings, say where each value comes from, and price the run.
+    """Check settings, show where each value comes from, and price the run.
 
-    What `fedrec simulate` would refuse is refused at the end, with the same error; of --clients
-    what the protection cannot add up, as `simulate --protect` refuses it. Of a client's
-    own settings (client.invitation or client.certificate) the data is one party's: what all
-    parties' data must have is a warning there.
+    The command fails with the same error as `fedrec simulate` if `simulate` would refuse the
+    settings. With --clients, it also fails if the protection can't add up that many updates, as
+    `simulate --protect` does. A client's own settings (client.invitation or client.certificate)
+    cover one party's data only. Conditions on all parties' data are then warnings.
 
-    A flag wins over the environment (FEDREC_SECTION__FIELD), that over the file, and the file
-    over the default. The data that data.path names is read where it is on this machine. Nothing
-    is started or written.
+    A flag overrides the environment (FEDREC_SECTION__FIELD), which overrides the file, which
+    overrides the default. The data at data.path is read if it is on this machine. Nothing is
+    started or written.
     """
     if explain:
         return _explain("" if Path(target).is_file() else target)
@@ -88,8 +88,8 @@ def check(
 
     if not target:
         raise SettingsError(
-            "No settings file was named.",
-            remedy="Run `fedrec check run.toml`; `fedrec init` writes one.",
+            "No settings file was given.",
+            remedy="Run `fedrec check run.toml`. `fedrec init` writes such a file.",
         )
     loaded = load_with_sources(Path(target), values_of(values))
     plan = loaded.settings.plan
@@ -101,7 +101,7 @@ def check(
     sets: tuple[ParameterSet, ...] = ()
     floor, least = loaded.settings.client.minimum_own_item_users, plan.federation.minimum_item_users
     held = None
-    # Noise covers a single user's row already, and who sends indices is one user.
+    # Noise already covers a single user's row, and a client that sends indices has one user.
     tells_floor = plan.privacy.mechanism == "none" and plan.update.indices == "hidden"
     if items or data.catalogue or data.path:
         n_items, source = catalogue_size(loaded.settings, items, catalogue)
@@ -129,7 +129,7 @@ def check(
         warnings.append(
             f"No item of data.path is held by {least} users (federation.minimum_item_users)"
             + " outside the largest cells (federation.corrupt_cells)" * bool(by_cells)
-            + ": with this data alone no row would be trained."
+            + ": with this data alone, no rows would be trained."
         )
     if users is not None and catalogue is not None:
         measured = (plan.evaluation.protocol,)
@@ -137,8 +137,8 @@ def check(
         warnings += [f"{protocol}: {text}" for protocol, text in cautions.items()]
     if data.path is not None and users is None:
         warnings.append(
-            f"data.path = {data.path!r} is not on this machine: whether "
-            "federation.maximum_users has room for its users was not checked."
+            f"data.path = {data.path!r} isn't on this machine, so fedrec didn't check whether its "
+            "users fit into federation.maximum_users."
         )
 
     def text() -> Iterator[str | TextTable]:
@@ -158,7 +158,7 @@ def check(
         if privacy is None:
             yield "\nNo differential privacy: sums are exact, so there is no epsilon."
         else:
-            yield TextTable(rows=privacy.rows, title="\nWhat sums hide of a single user")
+            yield TextTable(rows=privacy.rows, title="\nHow well sums hide a single user")
         if rows_of_cells is not None:
             yield f"\n{rows_of_cells.sentence(plan)}"
         yield f"\nPlan {plan_fingerprint(plan)}"
@@ -187,12 +187,12 @@ def check(
 
 
 def _read_if_here(settings: Settings) -> tuple[UserSplit, Catalogue] | None:
-    """Return the users and items that the settings name; None where they are elsewhere."""
+    """Return the users and items that the settings name, or None if their files are elsewhere."""
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
 
     data = settings.data
-    # Coordinator and clients read one file: what it names may be on the others' machines.
+    # Coordinator and clients share one settings file, so its paths may be on other machines.
     if data.path is None or (data.catalogue is not None and not Path(data.path).exists()):
         return None
     return read_users(data, reader="the price", tell=echo_note)
@@ -210,7 +210,7 @@ def _refusals(
     n_clients: int,
     accepted: bool,
 ) -> Iterator[FedrecError]:
-    """Yield what `fedrec simulate` would refuse, in its order, by its own checks."""
+    """Yield the errors that `fedrec simulate` would raise, in its order, from its own checks."""
     from fedrec.data.source import check_one_party
     from fedrec.formats import check_runs_folder
     from fedrec.model.tables import room_in
@@ -226,7 +226,7 @@ def _refusals(
     else:
         checks.append(lambda: check_runs_folder(runs))
     if users is not None:
-        # Users are dealt out in turn, so that a client with any has this many at least.
+        # Users are dealt out in turn, so each client with users has at least this many.
         fewest = len(users) // (1 if _is_one_party(settings) else n_clients or 1)
         checks.append(lambda: check_own_floor(client.minimum_own_item_users, max(1, fewest)))
     if not _is_one_party(settings) and users is not None and catalogue is not None:
@@ -241,7 +241,7 @@ def _refusals(
 
 
 def _refused(check_one: Callable[[], object]) -> Iterator[FedrecError]:
-    """Yield the error of a check that fails."""
+    """Yield the error if a check fails."""
     from fedrec.errors import FedrecError
 
     try:
@@ -251,7 +251,7 @@ def _refused(check_one: Callable[[], object]) -> Iterator[FedrecError]:
 
 
 def _check_device(device: str) -> None:
-    """Refuse a device that this machine has not; which it has only torch knows."""
+    """Refuse a device that this machine doesn't have. Only torch can list them."""
     if device in ("auto", "cpu"):
         return
     from fedrec.training.device import choose_device
@@ -263,7 +263,7 @@ def _room(n_users: int, maximum_users: int) -> str:
     if n_users > maximum_users:
         return f"{n_users} in data.path, which is above federation.maximum_users = {maximum_users}"
     alike = count_of(maximum_users // max(1, n_users), "such client")
-    return f"{n_users} in data.path; federation.maximum_users = {maximum_users}: room for {alike}"
+    return f"{n_users} in data.path. federation.maximum_users = {maximum_users} fits {alike}"
 
 
 def _resolved(loaded: LoadedSettings) -> TextTable:

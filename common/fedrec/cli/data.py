@@ -1,4 +1,4 @@
-"""`fedrec data`: interactions from anywhere, in the form that the rest of fedrec reads."""
+"""`fedrec data`: convert interactions to the form that the rest of fedrec reads."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replace files that exist."
 
 
 def _read(path: Path, flags: DataFlags) -> tuple[Interactions, ReadReport, DataSettings]:
-    """Read a file, or a public data set by its name, as the flags say; tell what was left out."""
+    """Read a file, or a public data set by its name, with the flags. Report what was left out."""
     from fedrec.data.public import PUBLIC, find
     from fedrec.data.source import read_file, selected
 
@@ -84,15 +84,15 @@ def fetch(
     ] = None,
     force: Force = False,
 ) -> Result:
-    """Fetch a public dataset, check it against its known sum, and keep it in the cache."""
+    """Fetch a public dataset, check it against its known checksum, and cache it."""
     from fedrec.data import DATASETS
     from fedrec.errors import DataError
 
     if name not in DATASETS:
         raise DataError(
             f"There is no dataset {name!r} to fetch.",
-            remedy=f"Known are: {', '.join(DATASETS)}. `fedrec data import` takes your own file, "
-            "or a public data set that you downloaded.",
+            remedy=f"Known datasets: {', '.join(DATASETS)}. Use `fedrec data import` for your own "
+            "file, or for a public data set that you downloaded.",
         )
     if into is not None:
         prepare_folder(into, INTERACTIONS_FILE, CATALOGUE_FILE, force=force)
@@ -115,20 +115,19 @@ def import_(
         str,
         typer.Argument(
             metavar="PATH_OR_NAME",
-            help="A file of your own, or a public data set: ml-100k, ml-1m, filmtrust, "
-            "amazon-video.",
+            help="Your own file, or a public data set: ml-100k, ml-1m, filmtrust, amazon-video.",
         ),
     ],
     path: Annotated[
         Path | None,
         typer.Argument(
             metavar="PATH",
-            help="The public data set's file, folder or zip archive, as you downloaded it.",
+            help="The public data set's file, folder or zip archive, as downloaded.",
         ),
     ] = None,
     into: Annotated[
         Path | None,
-        typer.Option(help="The folder to write to; a public data set also goes to the cache."),
+        typer.Option(help="The folder to write to. A public data set is also cached."),
     ] = None,
     *,
     reading: DataFlags,
@@ -136,14 +135,14 @@ def import_(
         bool,
         typer.Option(
             "--force",
-            help="Replace files that exist, also a public data set's known copy by another.",
+            help="Replace files that exist, including the cached copy of a public data set.",
         ),
     ] = False,
 ) -> Result:
-    """Normalise a file to interactions.csv and catalogue.csv; each pair is kept once.
+    """Normalise a file to interactions.csv and catalogue.csv. Each pair is kept once.
 
-    A public data set that you downloaded is compared with the copy that figures were made with and
-    kept in the cache, where `fedrec reproduce` and data.path = NAME find it.
+    A public data set that you downloaded is compared with the copy behind the published figures. It
+    is then cached, and `fedrec reproduce` and data.path = NAME find it there.
     """
     from fedrec.errors import DataError
 
@@ -152,8 +151,8 @@ def import_(
     beyond = [name for name in reading if name != "strict"]
     if beyond:
         raise DataError(
-            f"{name_or_path} is a public data set, whose layout and columns are known.",
-            remedy="Leave the options on layout, columns and minimums out.",
+            f"{name_or_path} is a public data set with a known layout and known columns.",
+            remedy="Omit the options for layout, columns and minimums.",
             options=dict.fromkeys(beyond),
         )
     strict = bool(reading.get("strict"))
@@ -171,14 +170,14 @@ def _import_own(
 
     if str(path) in PUBLIC and not path.exists():
         raise DataError(
-            f"Where is the file of {path}?",
-            remedy=f"Write fedrec data import {path} PATH. Its source: {PUBLIC[str(path)].source}",
+            f"The file of {path} is missing.",
+            remedy=f"Run `fedrec data import {path} PATH`. Its source: {PUBLIC[str(path)].source}",
         )
     if into is None:
         free = Path("data") if not Path("data").exists() else Path(f"{path.stem}-data")
         raise DataError(
-            "It is not said where to write to.",
-            remedy="Name the folder with --into FOLDER.",
+            "The output folder is missing.",
+            remedy="Give it with --into FOLDER.",
             options={"into": str(free)},
         )
     prepare_folder(into, INTERACTIONS_FILE, CATALOGUE_FILE, force=force)
@@ -227,11 +226,11 @@ def _imported(
 def _import_public(
     name: str, path: Path, into: Path | None, *, strict: bool, force: bool
 ) -> Result:
-    """Import a public data set into the cache and say what it is, and how it differs.
+    """Import a public data set into the cache. Report what it is and how it differs.
 
     Args:
         into: also write interactions.csv and catalogue.csv here.
-        force: replace what is there, and the known copy in the cache by a file that differs.
+        force: replace existing files, and the known copy in the cache with a file that differs.
 
     Raises:
         DataError: see `fedrec.data.import_public`.
@@ -254,7 +253,7 @@ def _import_public(
     names, minimum = [str(file) for file in files], imported.counts.minimum
     everybody = imported.interactions.n_users
     more = (
-        f"The files hold all {everybody} users; for those that papers count set "
+        f"The files contain all {everybody} users. For the users that papers count, set "
         f"data.minimum_interactions = {minimum}."
     )
     return Result(
@@ -286,7 +285,7 @@ def _import_public(
 def describe(
     path: DataFile,
     minimum_item_users: Annotated[
-        int, typer.Option(min=1, help="Count the items that fewer users have.")
+        int, typer.Option(min=1, help="Count the items with fewer users than this.")
     ] = 10,
     *,
     reading: DataFlags,
@@ -294,18 +293,18 @@ def describe(
         bool,
         typer.Option(
             "--save",
-            help="Keep how the file is read in PATH.data.toml beside it, for every command.",
+            help="Save how to read the file in PATH.data.toml, for every command.",
         ),
     ] = False,
 ) -> Result:
-    """Say how a file was read, and count users, items, ties and items that few users have.
+    """Report how a file was read, and count users, items, ties and items with few users.
 
-    How a file of another form is read is said here once: with --save the options are written
-    beside it, and `init`, `check`, `simulate`, `provision`, `client run` and every other command
-    read the file so. What a settings file says of reading goes before it.
+    Use this command to set how a file of another form is read. With --save, the options are written
+    to a file in the same folder. `init`, `check`, `simulate`, `provision`, `client run` and every
+    other command then use them. Values in a settings file take precedence.
 
-    It names the columns that it took and ignored. Where a file has no times, held-out items are
-    random: it says so, and which ignored column looks like times.
+    The report names the columns that were used and ignored. If a file has no times, held-out items
+    are random. The report then names any ignored column that looks like times.
     """
     found, report, data = _read(path, reading)
     if save:
@@ -314,7 +313,7 @@ def describe(
 
 
 def _save_description(data: DataSettings) -> Path:
-    """Write how a file is read beside it."""
+    """Save how a file is read, in a file in the same folder."""
     from fedrec.durable import write_whole
     from fedrec.section import as_toml
     from fedrec.settings.validation import description_of
@@ -329,11 +328,11 @@ def _save_description(data: DataSettings) -> Path:
 def _description(
     found: Interactions, report: ReadReport, data: DataSettings, *, minimum_item_users: int
 ) -> Result:
-    """Return how a file was read and what is in it.
+    """Return how a file was read, and its contents.
 
     Args:
-        found: what was read and counts.
-        minimum_item_users: items that fewer users have are counted.
+        found: the interactions and counts.
+        minimum_item_users: items with fewer users are counted.
     """
     from fedrec.data import describe
     from fedrec.data.source import time_columns
@@ -386,9 +385,9 @@ def _described(
         yield f"{report.path} {RANDOM_HOLDOUT}."
     if proposed:
         names = " and ".join(options["timestamp_column"] for options in proposed)
-        like = f"column {names} looks like times and is ignored; to read it"
+        like = f"column {names} looks like times and is ignored. To read it"
         if len(proposed) > 1:
-            like = f"columns {names} look like times and are ignored; to read one"
+            like = f"columns {names} look like times and are ignored. To read one"
         yield f"The {like}, add{' or'.join(map(flags_of, proposed))}"
 
 
@@ -413,10 +412,10 @@ def _count_rows(summary: DatasetSummary, minimum_item_users: int) -> list[tuple[
         ("users", str(summary.n_users)),
         ("items", str(summary.n_items)),
         ("interactions", str(summary.n_interactions)),
-        ("rows that repeat one", str(summary.n_duplicates)),
+        ("duplicate rows", str(summary.n_duplicates)),
         ("density", f"{100 * summary.density:.3g} %"),
         (
-            "interactions of a user",
+            "interactions per user",
             f"{summary.minimum_per_user} to {summary.maximum_per_user}, "
             f"median {summary.median_per_user:g}",
         ),
@@ -427,7 +426,7 @@ def _count_rows(summary: DatasetSummary, minimum_item_users: int) -> list[tuple[
 
 
 def _time_rows(summary: DatasetSummary) -> list[tuple[str, str]]:
-    rows = [("users whose last time is tied", str(summary.users_with_tied_last_timestamp))]
+    rows = [("users with a tied last time", str(summary.users_with_tied_last_timestamp))]
     if summary.interactions_without_time:
         rows.insert(0, ("interactions without a time", str(summary.interactions_without_time)))
     return rows
@@ -441,7 +440,7 @@ def catalogue(
 ) -> Result:
     """List the items of a file as the public catalogue that a federation shares.
 
-    Titles start empty: write them into the file's second column; items must stay as they are.
+    Titles start empty. You can write them into the second column, but don't change the items.
     """
     from fedrec.data import Catalogue
 
@@ -458,12 +457,12 @@ def catalogue(
 @app.command()
 def split(
     path: DataFile,
-    clients: Annotated[int, typer.Option(min=1, help="How many clients share the users.")],
+    clients: Annotated[int, typer.Option(min=1, help="Number of clients that share the users.")],
     into: Annotated[Path, typer.Option(help="The folder to write to.")],
-    seed: Annotated[int, typer.Option(help="Which of the possible splits.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of the random split.")] = 0,
     force: Force = False,
 ) -> Result:
-    """Deal users out to private folders, to try out a federation on one machine."""
+    """Divide users into private folders, to try out a federation on one machine."""
     from fedrec.data import Catalogue, partition_users
     from fedrec.errors import DataError
 

@@ -1,6 +1,6 @@
-"""How a file of interactions is read: flags of `fedrec data describe` and `import` alone.
+"""The flags of `fedrec data describe` and `import` for reading a file of interactions.
 
-They are made from the settings of the section `data`, so that a new one is one field there. Every
+They are generated from the settings of the section `data`, so a new flag is one field there. Every
 other command reads the data's description, the settings and the environment.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedrec.settings.schema import Settings
 
 DataFlags = Mapping[str, object]
-"""Which of the flags were given: names of settings of `data`, and their values."""
+"""The flags that were given, as names of settings of `data` with their values."""
 
 _PARAMETER = "reading"
 _FLAG_AND_SETTING = re.compile(r"--([a-z-]+) \(data\.([a-z_]+)\)")
@@ -34,9 +34,9 @@ DATA_FLAGS = tuple(name for name in DataSettings.model_fields if name not in ("p
 
 
 def takes_data_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command a flag for each way to read a file, in place of its parameter `reading`.
+    """Give a command one flag for each way to read a file, in place of its parameter `reading`.
 
-    The command gets a `DataFlags` with what was given.
+    The command receives a `DataFlags` with the given flags.
     """
     signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
@@ -54,7 +54,7 @@ def takes_data_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _flag(name: str) -> inspect.Parameter:
-    """Return a setting as a parameter that typer makes a flag of."""
+    """Return a setting as a parameter that typer turns into a flag."""
     field = DataSettings.model_fields[name]
     kind: Any = field.annotation
     kinds = [each for each in get_args(kind) if each is not NoneType] or [kind]
@@ -72,10 +72,10 @@ def _flag(name: str) -> inspect.Parameter:
 
 
 def data_settings(path: Path | str, flags: DataFlags | None = None) -> DataSettings:
-    """Return how a file is read by its description, and by flags that go before it.
+    """Return how to read a file: its description, overridden by flags.
 
     Raises:
-        SettingsError: a value is not allowed.
+        SettingsError: a value isn't allowed.
     """
     from fedrec.settings.validation import load_settings
 
@@ -84,7 +84,7 @@ def data_settings(path: Path | str, flags: DataFlags | None = None) -> DataSetti
 
 
 def flags_of(flags: DataFlags) -> str:
-    """Return given flags as a command line has them, with a blank before each."""
+    """Return given flags as on a command line, each after a blank."""
     words = []
     for name, value in flags.items():
         flag = f"--{name.replace('_', '-')}"
@@ -93,12 +93,12 @@ def flags_of(flags: DataFlags) -> str:
 
 
 def echo_note(note: str) -> None:
-    """Tell what reading a file left out, beside the command's own output."""
+    """Print to stderr what reading a file left out."""
     typer.echo(f"data: {note}.", err=True)
 
 
 def propose_command(error: DataError, command: Any, given: Sequence[str]) -> None:
-    """Add to an error what would work, where it knows that, and name only flags that there are.
+    """Add a command that would work to an error, if it is known. Name only existing flags.
 
     Args:
         command: `fedrec` itself.
@@ -108,7 +108,7 @@ def propose_command(error: DataError, command: Any, given: Sequence[str]) -> Non
 
     names = _parameters_of(command, given)
     error.message, error.remedy = (
-        # The data's settings stand in it as `fedrec.data.reading.flag_of` writes them.
+        # Its settings are written as `fedrec.data.reading.flag_of` writes them.
         _FLAG_AND_SETTING.sub(
             lambda found: found[0] if found[2] in names else f"data.{found[2]}", text
         )
@@ -116,7 +116,7 @@ def propose_command(error: DataError, command: Any, given: Sequence[str]) -> Non
     )
     ways = [error.options] if error.options else error.readings
     if len(ways) > 1:
-        error.remedy += "\n  More than one reading is possible. Choose the one that is right:"
+        error.remedy += "\n  There is more than one way to read the file. Choose the right one:"
     for place, options in enumerate(ways):
         proposed = _corrected(names, given, options, error.file)
         error.remedy += f"\n  {'As in' if error.options else 'Either'}{proposed}"
@@ -127,12 +127,12 @@ def propose_command(error: DataError, command: Any, given: Sequence[str]) -> Non
 def _corrected(
     names: set[str], given: Sequence[str], options: Mapping[str, str | None], file: str
 ) -> str:
-    """Return the command with which a file is read, or the settings where no command says them.
+    """Return the command that reads a file, or the settings if no command can give them.
 
     Args:
-        names: parameters of the command that failed.
-        options: settings of `data` and their values; None for one to be left out.
-        file: what was read.
+        names: the parameters of the command that failed.
+        options: settings of `data` and their values, or None for a setting to omit.
+        file: the file that was read.
     """
     words, is_said = list(given), True
     if not {"values", *options} & names and file:
@@ -143,7 +143,7 @@ def _corrected(
             words += ["--set", f"data.{name}={value or ''}"]
             continue
         kept = _without(words, flag)
-        # No flag takes away what a description has.
+        # A flag can't remove a setting of the description.
         is_said = is_said and (value is not None or kept != words)
         words = kept + ([] if value is None else [flag, value])
     if is_said:
@@ -156,17 +156,17 @@ def _corrected(
 
 
 def _parameters_of(command: Any, given: Sequence[str]) -> set[str]:
-    """Return the names of the parameters of the verb that arguments name."""
+    """Return the parameter names of the verb in the arguments."""
     context = command.context_class(command, info_name="fedrec")
     for word in given:
-        # typer's groups are no subclasses of click's own.
+        # typer's groups aren't subclasses of click's own.
         if hasattr(command, "get_command"):
             command = command.get_command(context, word) or command
     return {str(parameter.name) for parameter in command.params}
 
 
 def _without(words: list[str], flag: str) -> list[str]:
-    """Leave a flag and its value out."""
+    """Return the arguments without a flag and its value."""
     kept: list[str] = []
     skip = False
     for word in words:
@@ -182,15 +182,15 @@ def _without(words: list[str], flag: str) -> list[str]:
 def catalogue_size(
     settings: Settings, items: int = 0, known: Catalogue | None = None
 ) -> tuple[int, str]:
-    """Return the number of items and where it was found.
+    """Return the number of items and its source.
 
     Args:
-        settings: name the catalogue, or else the data.
-        items: a number that was given; it counts where the settings name no catalogue.
-        known: the items of `data.path`, where it was read already.
+        settings: settings that name the catalogue or the data.
+        items: the given number, used if the settings name no catalogue.
+        known: the items of `data.path`, if it was already read.
 
     Raises:
-        SettingsError: when nobody says it, or the catalogue has another number.
+        SettingsError: the number is unknown, or the catalogue has another number.
     """
     from fedrec.data import Catalogue
     from fedrec.data.source import kept_and_items, read_source
@@ -200,8 +200,8 @@ def catalogue_size(
         n_items = len(Catalogue.load(data.catalogue))
         if items and items != n_items:
             raise SettingsError(
-                f"--items says {items}, but data.catalogue has {n_items} items.",
-                remedy="Leave --items out.",
+                f"--items is {items}, but data.catalogue has {n_items} items.",
+                remedy="Omit --items.",
             )
         return n_items, f"data.catalogue ({data.catalogue})"
     if items:

@@ -1,4 +1,4 @@
-"""`fedrec doctor`: what this machine has, what it lacks, what to do about it, and its bits."""
+"""`fedrec doctor`: check this machine, suggest remedies, and fingerprint its arithmetic."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bits:
-    """What decides the bits of training here, and what came out of the probes.
+    """The factors that decide the bits of training here, and the results of the probes.
 
     Attributes:
-        fingerprint: of all probes together.
+        fingerprint: the fingerprint of all probes together.
     """
 
     arithmetic: Arithmetic
@@ -41,7 +41,7 @@ class Bits:
 
 @cache
 def bits_of_this_machine() -> Bits | None:
-    """Compute the probes once; None where what trains is not installed."""
+    """Compute the probes once, or return None if the packages for training aren't installed."""
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("numba") is None:
         return None
     from fedrec.arithmetic import arithmetic_of
@@ -52,7 +52,7 @@ def bits_of_this_machine() -> Bits | None:
 
 
 def bits_as_json() -> dict[str, Any] | None:
-    """Return all of it for programs, or None."""
+    """Return the bits as JSON, or None."""
     found = bits_of_this_machine()
     if found is None:
         return None
@@ -64,7 +64,7 @@ def bits_as_json() -> dict[str, Any] | None:
 
 
 def bits_in_words() -> Iterator[str]:
-    """Yield all of it for people, the probes one a line so that two machines can be compared."""
+    """Yield the bits as text, with one probe a line to make two machines easy to compare."""
     found = bits_of_this_machine()
     if found is None:
         return
@@ -90,10 +90,10 @@ _ENCRYPTIONS = (("tenseal", "bfv", "default"), ("gmpy2", "paillier", "packed-204
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorCheck:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        remedy: what to do about it; empty where it is ok.
+        remedy: what to do about the finding, or empty if it is ok.
     """
 
     name: str
@@ -102,19 +102,19 @@ class DoctorCheck:
     remedy: str = ""
 
 
-Device = Annotated[str, typer.Option(help="Where a step is trained: auto, cpu, cuda or cuda:N.")]
+Device = Annotated[str, typer.Option(help="Device of a test step: auto, cpu, cuda or cuda:N.")]
 
 
 def doctor(device: Device = "auto") -> Result:
     """Check Python, packages, processor, encryption, disk, cache and the loopback network.
 
-    One step is trained on the device.
+    The command trains one step on the device.
 
-    Ends with exit code 1 if something that every part needs does not work. A missing extra is
-    only a warning: a coordinator needs no torch, a client no database.
+    It exits with code 1 if something that every party needs doesn't work. A missing extra is only a
+    warning: a coordinator needs no torch, and a client needs no database.
 
-    Where clients can train, it ends with a fingerprint of what small calculations give here, bit
-    by bit: machines with the same one and the same arithmetic train to the same bits.
+    On machines that can train, the report ends with a fingerprint of small calculations. Two
+    machines with the same fingerprint and the same arithmetic train to the same bits.
     """
     findings = examine(device)
     failed = any(finding.verdict == "fail" for finding in findings)
@@ -125,7 +125,7 @@ def doctor(device: Device = "auto") -> Result:
 
 
 def examine(device: str = "auto") -> list[DoctorCheck]:
-    """Look at everything; a check that itself breaks is a finding that fails."""
+    """Run all checks. A check that raises an error counts as failed."""
 
     def training() -> Iterator[DoctorCheck]:
         return _training(device)
@@ -171,7 +171,7 @@ def _python() -> Iterator[DoctorCheck]:
 
 
 def _packages() -> Iterator[DoctorCheck]:
-    """Compare what is installed with what the distribution asks for."""
+    """Compare the installed packages with the requirements of the distribution."""
     known = {"fedrec"}
     texts = importlib.metadata.requires("fedrec") or []
     wanted = [found for text in texts if (found := REQUIREMENT.match(text))]
@@ -191,7 +191,7 @@ def _package(name: str, sign: str, needed: str, extra: str) -> DoctorCheck:
         return DoctorCheck(
             name=name,
             verdict="warn" if extra else "fail",
-            found="not installed" + (f"; the extra {extra!r} has it" if extra else ""),
+            found="not installed" + (f". Install the extra {extra!r}" if extra else ""),
             remedy=f"pip install '{part}'",
         )
     found, least = _numbers(version), _numbers(needed)
@@ -206,7 +206,7 @@ def _package(name: str, sign: str, needed: str, extra: str) -> DoctorCheck:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return the numeric parts of a version: 2.13.0+cpu is (2, 13, 0)."""
+    """Return the numeric parts of a version: (2, 13, 0) for 2.13.0+cpu."""
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0]))
 
 
@@ -227,7 +227,7 @@ def _torch_device() -> Iterator[DoctorCheck]:
 
 
 def _arithmetic() -> Iterator[DoctorCheck]:
-    """Compute the probes; what they are is printed below the findings."""
+    """Compute the probes, which are printed below the findings."""
     found = bits_of_this_machine()
     if found is not None:
         told = f"fingerprint {found.fingerprint}, arithmetic {found.arithmetic.digest()}"
@@ -235,7 +235,7 @@ def _arithmetic() -> Iterator[DoctorCheck]:
 
 
 def _training(device: str) -> Iterator[DoctorCheck]:
-    """Train one step twice: a device and its libraries start with the first."""
+    """Train one step twice, because the first one also starts the device and its libraries."""
     if importlib.util.find_spec("torch") is None:
         return
     from fedrec.errors import SettingsError
@@ -259,14 +259,14 @@ def _training(device: str) -> Iterator[DoctorCheck]:
 
 
 def _encryption() -> Iterator[DoctorCheck]:
-    """Encrypt two vectors, add them and read the sum, with every library that does so."""
+    """Encrypt two vectors, add them and decrypt the sum, with every library for encryption."""
     for library, protection, preset in _ENCRYPTIONS:
         if importlib.util.find_spec(library) is not None:
             works = _adds_exactly(protection, preset)
             yield DoctorCheck(
                 name=f"encryption, {protection}",
                 verdict="ok" if works else "fail",
-                found="adds exactly" if works else "a sum came out wrong",
+                found="adds exactly" if works else "a sum was wrong",
                 remedy="" if works else f"pip install --force-reinstall {library}",
             )
 
@@ -297,10 +297,10 @@ def _disk() -> Iterator[DoctorCheck]:
     free = shutil.disk_usage(Path.cwd()).free
     enough = free >= FEWEST_FREE_BYTES
     yield DoctorCheck(
-        name="free disk here",
+        name="free disk space here",
         verdict="ok" if enough else "warn",
         found=human_bytes(free),
-        remedy="" if enough else "Free some space: a coordinator spools updates while they run.",
+        remedy="" if enough else "Free some disk space. Coordinators keep a round's uploads there.",
     )
 
 
@@ -319,7 +319,7 @@ def _cache() -> Iterator[DoctorCheck]:
 
 
 def _loopback() -> Iterator[DoctorCheck]:
-    """Open a port on 127.0.0.1 and call it."""
+    """Open a port on 127.0.0.1 and connect to it."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             address = server.getsockname()[:2]
@@ -330,7 +330,7 @@ def _loopback() -> Iterator[DoctorCheck]:
             name="loopback",
             verdict="fail",
             found=f"no port could be opened on 127.0.0.1: {error.strerror or error}",
-            remedy="Allow local connections; the demo and trials on one machine need them.",
+            remedy="Allow local connections. The demo and federations on one machine need them.",
         )
     else:
         yield DoctorCheck(name="loopback", verdict="ok", found="ports on 127.0.0.1 can be opened")

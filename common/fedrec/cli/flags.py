@@ -22,25 +22,26 @@ if TYPE_CHECKING:
 
 
 _FLAG = "--accept-other-arithmetic"
-"""As in `fedrec.environment`, whose import would cost every help a second."""
+"""The same flag as in `fedrec.environment`, whose import would delay every help page by a second.
+"""
 
 AcceptOtherArithmetic = Annotated[
     bool,
     typer.Option(
         _FLAG,
-        help="Go on where training rounds otherwise than before: as good, but not the same bits.",
+        help="Resume on a machine that rounds differently: results as good, but not the same bits.",
     ),
 ]
 
 
 def check_is_resumed(accepted: bool, resume: Path | None) -> None:
-    """Refuse the flag where nothing is gone on with.
+    """Refuse the flag for a run that isn't resumed.
 
     Raises:
-        SettingsError: it was given without a folder to resume.
+        SettingsError: the flag was given without a folder to resume.
     """
     if accepted and resume is None:
-        raise SettingsError(f"{_FLAG} is about a run that goes on.", remedy="Give --resume, too.")
+        raise SettingsError(f"{_FLAG} works only for a resumed run.", remedy="Give --resume too.")
 
 
 ACCEPT_EXPOSURE = "--accept-exposure"
@@ -49,8 +50,8 @@ AcceptExposure = Annotated[
     bool,
     typer.Option(
         ACCEPT_EXPOSURE,
-        help="Run what shows the coordinator what users hold: an algorithm that does so without "
-        "encryption, or indices in the clear.",
+        help="Run a plan that shows the coordinator what users hold: an algorithm that "
+        "reveals it without encryption, or indices in the clear.",
     ),
 ]
 
@@ -62,22 +63,23 @@ CellsOf = Annotated[
     typer.Option(
         CELLS,
         metavar="N|ROSTER",
-        help="Cells of a deployed federation, as the key authority would make them, or its roster; "
-        "items are trained that enough users hold outside federation.corrupt_cells of them.",
+        help="Number of cells as a key authority makes them, or its roster. An item is trained if "
+        "enough users outside federation.corrupt_cells of the cells hold it.",
     ),
 ]
 
 
 def read_cells(settings: Settings, given: str, clients: int) -> tuple[int, Cells, str]:
-    """Return the number of clients, their cells, and a warning where the plan counts no cells.
+    """Return the number of clients, their cells, and a warning if the plan doesn't count cells.
 
     Args:
-        given: the flag: a number, a roster's path, or nothing.
-        clients: as asked for; 0 takes as few as the cells have, and is returned without cells.
+        given: the flag's value: a number, a roster's path, or nothing.
+        clients: the requested number. 0 uses the fewest that the cells can have. Without cells, it
+            is returned as it is.
 
     Raises:
-        SettingsError: the clients make no such cells.
-        KeysError: the file is no roster.
+        SettingsError: the clients can't form these cells.
+        KeysError: the file isn't a roster.
     """
     from fedrec.errors import SettingsError
     from fedrec.identity.document import read_public
@@ -101,7 +103,7 @@ def read_cells(settings: Settings, given: str, clients: int) -> tuple[int, Cells
         if clients not in (0, n_clients):
             raise SettingsError(
                 f"--clients is {clients}, but parties.clients names {n_clients}.",
-                remedy=f"Leave --clients out, or give {CELLS} a number.",
+                remedy=f"Omit --clients, or give {CELLS} a number.",
             )
         content = read_public(
             Path(given), max_bytes=MAX_BYTES, remedy=f"Give {CELLS} a number, or a roster's path."
@@ -113,16 +115,15 @@ def read_cells(settings: Settings, given: str, clients: int) -> tuple[int, Cells
     return (
         n_clients,
         (),
-        f"{CELLS} changes no row: cells are counted only where the key authority alone opens exact "
-        "sums (protection.key_holder, privacy.mechanism) and federation.minimum_item_users is "
-        "above 1.",
+        f"{CELLS} changes no row. Cells count only if the key authority alone opens exact sums "
+        "(protection.key_holder, privacy.mechanism) and federation.minimum_item_users is above 1.",
     )
 
 
 def tell_rows(
     settings: Settings, users: UserSplit, n_items: int, *, n_clients: int, cells: Cells
 ) -> dict[str, int] | None:
-    """Say on stderr which rows cells cost, and return it for `--json`; without cells nothing."""
+    """Print the rows lost to cells on stderr, and return them for `--json`, if there are cells."""
     from fedrec.plan.travelling_rows import cell_rows
 
     if not cells:
@@ -137,7 +138,7 @@ CandidateItems = Annotated[
     typer.Option(
         "--candidates",
         metavar="ITEM|@FILE",
-        help="Choose from these items alone: an item, or @FILE with one a line; repeat it.",
+        help="Choose from these items only. Give an item, or @FILE with one a line. Repeatable.",
     ),
 ]
 ExcludedItems = Annotated[
@@ -145,23 +146,23 @@ ExcludedItems = Annotated[
     typer.Option(
         "--exclude",
         metavar="ITEM|@FILE",
-        help="Never these items: an item, or @FILE with one a line; repeat it.",
+        help="Exclude these items. Give an item, or @FILE with one a line. Repeatable.",
     ),
 ]
 SimilarTo = Annotated[
-    str, typer.Option(metavar="ITEM", help="The items most like this one, instead of a user's.")
+    str, typer.Option(metavar="ITEM", help="Find items like this one instead of a user's.")
 ]
 
 
 def items_of_flag(flag: str, given: Sequence[str], catalogue: Catalogue) -> list[str]:
-    """Return the items that a flag gives, each once.
+    """Return the items of a flag without duplicates.
 
     Args:
-        flag: its name, for errors.
-        given: an item each, or @FILE.
+        flag: the flag's name, for errors.
+        given: items or @FILE values.
 
     Raises:
-        DataError: the catalogue has no such item; it names the line of a file.
+        DataError: the catalogue has no such item. For a file, the error names the line.
     """
     from fedrec.errors import DataError
 
@@ -169,15 +170,15 @@ def items_of_flag(flag: str, given: Sequence[str], catalogue: Catalogue) -> list
     for item, where in _lines(flag, given):
         if item not in catalogue:
             raise DataError(
-                f"{where}: the model's catalogue has no such item: {item!r}.",
-                remedy="Give items as the catalogue.csv of the model names them.",
+                f"{where}: the model's catalogue has no item {item!r}.",
+                remedy="Name items as in the model's catalogue.csv.",
             )
         found[item] = None
     return list(found)
 
 
 def _lines(flag: str, given: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield items and where they stand."""
+    """Yield items, each with its place for errors."""
     from fedrec.errors import DataError
 
     for value in given:
@@ -190,7 +191,7 @@ def _lines(flag: str, given: Sequence[str]) -> Iterator[tuple[str, str]]:
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"{flag} {value}: the file cannot be read: {error}.",
-                remedy="Give a text file with one item a line; an item itself has no @.",
+                remedy="Give a text file with one item a line. An item itself has no @.",
             ) from None
         for number, line in enumerate(lines, start=1):
             if line.strip():
@@ -198,7 +199,7 @@ def _lines(flag: str, given: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 SettingsFile = Annotated[
-    Path, typer.Argument(metavar="SETTINGS", help="The federation's settings.")
+    Path, typer.Argument(metavar="SETTINGS", help="The federation's settings file.")
 ]
 
 SetValues = Annotated[
@@ -206,16 +207,16 @@ SetValues = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Overrule a setting, as in rounds.total=5; data.separator= unsets one. Repeat it.",
+        help="Override a setting (rounds.total=5), or unset it (data.separator=). Repeatable.",
     ),
 ]
 
 
 def values_of(given: Sequence[str] | None) -> dict[str, object]:
-    """Return what `--set` was given, by dotted key; no value takes the file's away.
+    """Return the values of `--set` by dotted key. An empty value unsets the file's.
 
     Raises:
-        SettingsError: for text without an equals sign.
+        SettingsError: a value has no equals sign.
     """
     from fedrec.errors import SettingsError
     from fedrec.settings.validation import UNSET
@@ -225,19 +226,18 @@ def values_of(given: Sequence[str] | None) -> dict[str, object]:
         key, equals, value = text.partition("=")
         if not equals:
             raise SettingsError(
-                f"--set {text} names no value.", remedy="Write it as --set rounds.total=5."
+                f"--set {text} has no value.", remedy="Write it as --set rounds.total=5."
             )
         found[key.strip()] = value.strip() or UNSET
     return found
 
 
-# Beside oneself, as it is carried to an operator and as it lies in the authority's own folder; in
-# a set of kits.
+# In this folder, as for an operator or in the authority's own folder, or in a set of kits.
 _USUAL_PLACES = (Path("operator.pem"), Path("kits/authority/operator.pem"))
 
 _REMEDY = (
-    "Check the address, that the coordinator runs there, and that --operator is the operator.pem "
-    "that this federation's key authority made."
+    "Check that the address is right and that the coordinator runs there. Check that --operator "
+    "is the operator.pem from this federation's key authority."
 )
 
 Address = Annotated[
@@ -252,7 +252,7 @@ OperatorFile = Annotated[
     Path | None,
     typer.Option(
         "--operator",
-        help="An operator's key and certificate, which the key authority made; by default "
+        help="An operator's key and certificate from the key authority. The default is "
         "operator.pem here, or in kits/authority.",
     ),
 ]
@@ -260,16 +260,16 @@ OperatorFile = Annotated[
 
 @contextmanager
 def open_admin_link(address: str, operator: Path | None) -> Iterator[AdminLink]:
-    """Open a link to the operators' service; nothing is sent yet.
+    """Open a link to the operators' service, without sending anything yet.
 
     Args:
         address: host:port of the coordinator.
-        operator: the operator's file; None looks for it in the usual places.
+        operator: the operator's file, or None to look in the usual places.
 
     Raises:
-        KeysError: when the operator's file cannot be used.
-        CertificateExpired: when this machine's clock is outside the certificate's dates.
-        Unreachable: in the body, when the coordinator did not answer, and why.
+        KeysError: the operator's file can't be used.
+        CertificateExpired: this machine's clock is outside the certificate's dates.
+        Unreachable: in the body, if the coordinator didn't answer. The error gives the reason.
     """
     from fedrec.identity.certificates import Credentials
     from fedrec.wire.admin_link import AdminLink
@@ -281,5 +281,5 @@ def open_admin_link(address: str, operator: Path | None) -> Iterator[AdminLink]:
         try:
             yield link
         except Unreachable as error:
-            # What a client would look at says nothing to an operator.
+            # A client's remedy doesn't help an operator.
             raise type(error)(f"{address}: {error.message}", remedy=_REMEDY) from None

@@ -1,4 +1,4 @@
-"""A group of commands whose modules are imported only when one of them runs."""
+"""A group of commands that imports a command's module only when the command runs."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from fedrec.cli.terminal import AsJson, Result, show
 from fedrec.errors import SettingsError
 
 if TYPE_CHECKING:
-    # typer carries its own copy of click, and names these types nowhere else.
+    # typer carries its own copy of click, and exports these types only there.
     from typer._click.core import Command, Context
     from typer._click.formatting import HelpFormatter
     from typer._click.shell_completion import CompletionItem
 
 
 ENTRY_POINTS = "fedrec.cli"
-# Options that typer gives to every app, and that only the whole command has.
+# Options that typer adds to every app. Only the whole command has them.
 _COMPLETION = frozenset({"install_completion", "show_completion"})
 _WORDS = {"int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "FILE"}
-"""What help calls the type of a value."""
+"""The words for types in help texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """A command and where it is.
+    """A command and its location.
 
     Attributes:
         help: one sentence for the list of commands.
         panel: the heading under which the list shows it.
-        target: ``module:name`` of a function, or of a `typer.Typer` with commands of its own;
-            empty where an entry point names it.
+        target: ``module:name`` of a function, or of a `typer.Typer` with subcommands. Empty if an
+            entry point names it.
     """
 
     help: str
@@ -50,11 +50,11 @@ class Verb:
 
 
 class LazyGroup(TyperGroup):
-    """Lists commands by what `verbs` says of them, and imports the one that is called.
+    """List commands from `verbs`, and import only the one that is called.
 
-    A verb without a target is there only if an installed package adds it by entry point. A
-    module may hold its command's examples in a constant ``EPILOG``, or ``STOP_EPILOG`` for the
-    function `stop` where it has several commands.
+    A verb without a target exists only if an installed package adds it with an entry point. A
+    module may define its command's examples in a constant ``EPILOG``. If it has several commands,
+    the constant of `stop` is ``STOP_EPILOG``.
     """
 
     verbs: ClassVar[Mapping[str, Verb]] = {}
@@ -67,7 +67,7 @@ class LazyGroup(TyperGroup):
         return [*own, *(name for name in added if name not in self.verbs)]
 
     def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
-        """Return a command; while help is printed, only its name and sentence."""
+        """Return a command, or only its name and summary while help is printed."""
         verb = self.verbs.get(cmd_name) or Verb(
             help=f"See `fedrec {cmd_name} --help`.", panel="Additions"
         )
@@ -79,12 +79,12 @@ class LazyGroup(TyperGroup):
         return _load(cmd_name, target)
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Print help without importing what it lists."""
+        """Print help without importing the listed commands."""
         with self._listing():
             super().format_help(ctx, formatter)
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """List the commands below the headings of `verbs`."""
+        """List the commands under the headings of `verbs`."""
         listed: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(ctx):
             if verb := self.verbs.get(name):
@@ -94,7 +94,7 @@ class LazyGroup(TyperGroup):
                 formatter.write_dl(rows)
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
-        """Complete a command's name without importing any."""
+        """Complete a command's name without importing commands."""
         with self._listing():
             return super().shell_complete(ctx, incomplete)
 
@@ -107,37 +107,37 @@ class LazyGroup(TyperGroup):
             self._is_listing = False
 
     def invoke(self, ctx: Context) -> Any:
-        """Run the command; an option of an earlier version is answered with what there is now."""
+        """Run the command. For an option of an earlier version, name its replacement."""
         try:
             return super().invoke(ctx)
         except NoSuchOption as error:
             path = "" if error.ctx is None else error.ctx.command_path.removeprefix("fedrec ")
             if now := self.replacement(path, error.option_name):
                 raise SettingsError(
-                    f"`fedrec {path}` has no {error.option_name} any more.", remedy=f"Use `{now}`."
+                    f"`fedrec {path}` no longer has {error.option_name}.", remedy=f"Use `{now}`."
                 ) from None
             raise
 
     def replacement(self, command: str, option: str) -> str:
-        """Return what says the same as an option of an earlier version; nothing if unknown."""
+        """Return the replacement of an earlier version's option, or an empty text if unknown."""
         return ""
 
     def resolve_command(
         self, ctx: Context, args: list[str]
     ) -> tuple[str | None, Command | None, list[str]]:
-        """Find the command that was called; another is answered with what may have been meant."""
+        """Return the called command. For an unknown name, suggest similar commands."""
         names = self.list_commands(ctx)
         if args[0] not in names and (inside := self._inside(ctx, args[0])):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {', '.join(map(repr, inside))}?")
-        # The names from which the inherited method takes its suggestions.
+        # The inherited method takes its suggestions from these names.
         self.commands = dict.fromkeys(names, TyperCommand(None))
         return super().resolve_command(ctx, args)
 
     def _inside(self, ctx: Context, name: str) -> list[str]:
-        """Return the commands of this name that stand inside others, as they are typed."""
+        """Return the subcommands of this name, as they are typed."""
         found: list[str] = []
         for verb in self.list_commands(ctx):
-            # What a verb needs may not be installed here.
+            # The packages that a verb needs may not be installed here.
             with suppress(ImportError):
                 paths = _paths_to(name, self.get_command(ctx, verb))
                 found += [f"{verb} {path}" for path in paths]
@@ -153,7 +153,7 @@ def _paths_to(name: str, command: Command | None) -> Iterator[str]:
 
 @cache
 def _additions() -> dict[str, str]:
-    """Return the targets of the commands that installed packages add by entry point."""
+    """Return the targets of the commands that installed packages add with entry points."""
     points = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return {point.name: point.value for point in points}
 
@@ -174,7 +174,7 @@ def _load(name: str, target: str) -> Command:
 
 
 def _let_answer(app: typer.Typer) -> None:
-    """Give commands that return a `Result` the option ``--json``, and print it."""
+    """Give commands that return a `Result` the option ``--json``, and print their results."""
     for group in app.registered_groups:
         if group.typer_instance is not None:
             _let_answer(group.typer_instance)
@@ -202,26 +202,26 @@ def _answering(command: Callable[..., Any]) -> Callable[..., Any]:
 def replace_parameters(
     command: Callable[..., Any], parameters: Sequence[inspect.Parameter], answer: type | None = None
 ) -> None:
-    """Let typer see other parameters than a function has."""
+    """Give a function other parameters for typer than it has."""
     only_named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     signature = inspect.Signature(only_named, return_annotation=answer)
     command.__signature__ = signature  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in only_named}
-    # Else typer would look behind the wrapper, at parameters that are no flags.
+    # Otherwise typer would read the wrapped function's parameters, which aren't flags.
     del command.__wrapped__  # type: ignore[attr-defined]
 
 
 def _put_in_words(command: Any) -> None:
-    """Let help fit any terminal, uncut, and name types as words."""
-    # Tables of boxes cut what has no room.
+    """Make help fit any terminal without cutting text, and name types in words."""
+    # Boxed tables cut text that doesn't fit.
     command.rich_markup_mode = None
     if command.help:
         paragraphs = inspect.cleandoc(command.help).split("\n\n")
         command.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
-        # In a list of commands, where it would be cut.
+        # The list of commands would cut it.
         command.short_help = command.help.partition("\n\n")[0]
     if command.epilog:
-        # Lines behind this mark are kept as they are.
+        # Click keeps the lines after this mark as they are.
         command.epilog = f"\b\n{command.epilog.strip()}"
     command.params = [option for option in command.params if option.name not in _COMPLETION]
     for parameter in command.params:

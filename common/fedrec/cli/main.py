@@ -1,7 +1,7 @@
-"""The command `fedrec`: its verbs, its standard streams, and what becomes of an error.
+"""The command `fedrec`: its verbs, its standard streams and its handling of errors.
 
-A command ends when its stdout can't be written, as scripts expect. When its stderr can't be, it
-goes on, and its messages are lost.
+A command ends when its stdout can't be written, as scripts expect. If its stderr can't be written,
+it continues without messages.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from fedrec.telemetry import SteadyStream
 
 
 class _Output:
-    """Standard output, as text or bytes.
+    """Standard output, for text or bytes.
 
     Raises:
-        OutputLost: something cannot be written.
+        OutputLost: the stream can't be written.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -47,7 +47,7 @@ class _Output:
 
     @property
     def buffer(self) -> _Output:
-        """What takes bytes in place of text."""
+        """The stream for bytes instead of text."""
         return _Output(self._stream.buffer)
 
     def __getattr__(self, name: str) -> Any:
@@ -56,7 +56,7 @@ class _Output:
 
 @contextmanager
 def own_streams() -> Iterator[None]:
-    """Let a command print to streams that know what to do when they fail."""
+    """Make a command print to streams that handle their own failures."""
     before = sys.stdout, sys.stderr
     _fill_closed()
     errors = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115 (the process's own)
@@ -70,7 +70,7 @@ def own_streams() -> Iterator[None]:
 
 
 def _fill_closed() -> None:
-    """Keep the numbers of closed streams from the files that are opened next."""
+    """Occupy the descriptors of closed streams, so that files opened later don't get them."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -91,7 +91,7 @@ def _told_if_lost(stream: Any) -> Iterator[None]:
 
 
 def _forget_unwritten(stream: TextIO) -> None:
-    """Let the interpreter's last flush succeed where this one fails."""
+    """Let the interpreter's last flush succeed after this stream failed."""
     try:
         stream.flush()
     except OSError:
@@ -101,7 +101,7 @@ def _forget_unwritten(stream: TextIO) -> None:
             os.close(nowhere)
 
 
-_START, _RUN, _OPERATE = "Begin", "Run a federation", "Look after one"
+_START, _RUN, _OPERATE = "Begin", "Run a federation", "Operate a federation"
 
 VERBS: dict[str, Verb] = {
     "demo": Verb(
@@ -111,11 +111,11 @@ VERBS: dict[str, Verb] = {
     "init": Verb(target="fedrec.cli.init:init", help="Write a first settings file.", panel=_START),
     "check": Verb(
         target="fedrec.cli.check:check",
-        help="Check settings, say where each comes from, and price the run.",
+        help="Check settings, show where each value comes from, and price the run.",
         panel=_START,
     ),
     "audit": Verb(
-        help="Report what sums would determine, what a coordinator could read, and what leaks.",
+        help="Report what sums determine, what a coordinator could read, and what leaks.",
         panel=_START,
     ),
     "data": Verb(
@@ -129,23 +129,23 @@ VERBS: dict[str, Verb] = {
         panel=_START,
     ),
     "simulate": Verb(
-        help="Run the whole federation in this process.",
+        help="Simulate a whole federation in one process.",
         panel=_RUN,
     ),
     "tune": Verb(
-        help="Try values of settings, and say which are best on validation.",
+        help="Try values of settings, and report the best ones on validation data.",
         panel=_RUN,
     ),
     "evaluate": Verb(
-        help="Hold a federation against what it has to beat, protocols side by side.",
+        help="Compare a federation with baselines under every evaluation protocol.",
         panel=_RUN,
     ),
     "reproduce": Verb(
-        help="Run a paper's row; show published, reproduced and honest figures.",
+        help="Run a row of a paper's table. Show published, reproduced and honest figures.",
         panel=_RUN,
     ),
     "provision": Verb(
-        help="Make everybody's kit for a federation, on the key authority's machine.",
+        help="Create a kit for each party (run this on the key authority's machine).",
         panel=_RUN,
     ),
     "up": Verb(
@@ -153,15 +153,15 @@ VERBS: dict[str, Verb] = {
         panel=_RUN,
     ),
     "keys": Verb(
-        help="Make the data owners' keys and show what is in key files.",
+        help="Create the data owners' keys, and show what key files contain.",
         panel=_RUN,
     ),
     "coordinator": Verb(
-        help="Run the service that adds up what it cannot read.",
+        help="Run the service that adds up encrypted updates.",
         panel=_RUN,
     ),
     "client": Verb(
-        help="Take part with private data, and recommend from it.",
+        help="Train on private data in a federation, and recommend from it.",
         panel=_RUN,
     ),
     "recommend": Verb(
@@ -173,17 +173,17 @@ VERBS: dict[str, Verb] = {
         panel=_RUN,
     ),
     "report": Verb(
-        help="Make a run's report again, its figures as SVG and PNG, too.",
+        help="Rebuild a run's report, and its figures as SVG and PNG.",
         panel=_RUN,
     ),
     "status": Verb(
         target="fedrec.cli.operating:status",
-        help="Show how far a coordinator is.",
+        help="Show a coordinator's progress.",
         panel=_OPERATE,
     ),
     "clients": Verb(
         target="fedrec.cli.operating:clients",
-        help="Show what each client of a coordinator does.",
+        help="Show the state of each client of a coordinator.",
         panel=_OPERATE,
     ),
     "watch": Verb(
@@ -209,7 +209,7 @@ REPLACED: dict[str, str] = {
     "runs list": "fedrec runs",
     "runs show": "fedrec runs RUN",
 }
-"""Commands of earlier versions, and what does the same now."""
+"""Commands of earlier versions and their replacements."""
 
 REPLACED_OPTIONS: dict[str, str] = {
     **dict.fromkeys(
@@ -231,7 +231,7 @@ REPLACED_OPTIONS: dict[str, str] = {
     "client run --catalogue": "--set data.catalogue=FILE",
     "runs --in": "fedrec runs FOLDER",
 }
-"""Options of earlier versions, some of one command alone, and what says the same now."""
+"""Options of earlier versions, some of a single command, and their replacements."""
 
 
 class _Fedrec(LazyGroup):
@@ -243,24 +243,24 @@ class _Fedrec(LazyGroup):
 
 
 def _refuse_replaced(given: Sequence[str]) -> None:
-    """Answer a command of an earlier version with what does the same now.
+    """Refuse a command of an earlier version, and name its replacement.
 
     Raises:
-        SettingsError: it is one.
+        SettingsError: the command is one of an earlier version.
     """
     words = [word for word in given if not word.startswith("-")]
     for count in (2, 1):
         command = " ".join(words[:count])
         if command in REPLACED and not Path(words[:count][-1]).exists():
             raise SettingsError(
-                f"`fedrec {command}` is another command now.", remedy=f"Run `{REPLACED[command]}`."
+                f"`fedrec {command}` has been replaced.", remedy=f"Run `{REPLACED[command]}`."
             )
 
 
 def _epilog() -> str:
     codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
     return (
-        # Lines behind this mark are kept as they are.
+        # Click keeps the lines after this mark as they are.
         "\b\nFirst steps:\n"
         "  fedrec data fetch ml-100k --into data\n"
         "  fedrec init run.toml --data data/interactions.csv --clients 3\n"
@@ -299,14 +299,14 @@ def root(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Train a recommender over many people's private data, which never leaves their machines.
+    """Train a recommender on data that can't be pooled. Interactions stay on each party's machine.
 
-    Sums of protected updates travel; a coordinator adds them up without reading them.
+    Clients send protected updates. The coordinator adds them up without reading them.
     """
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and leave with its exit code."""
+    """Run a command, and exit with its code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     with own_streams():
         sys.exit(_run(given))
@@ -318,14 +318,14 @@ def _run(given: list[str]) -> Any:
     command = get_command(app)
     code: Any = 0
     try:
-        # A closed stdout is found before anything is computed for it.
+        # Detect a closed stdout before computing anything for it.
         sys.stdout.flush()
         with interrupted_by_any():
             _refuse_replaced(given)
             command.main(args=given, prog_name="fedrec")
     except SystemExit as ended:
         code = ended.code
-        # typer makes an exit of it, without a word.
+        # typer turns it into an exit without a message.
         interrupt = getattr(ended.__context__, "__cause__", None)
         if isinstance(interrupt, KeyboardInterrupt):
             code = report_failure(interrupt, as_json=False, debug=debug)

@@ -1,4 +1,4 @@
-"""`fedrec status`, `clients` and `stop`: how far a coordinator is, who is there, and its end."""
+"""`fedrec status`, `clients` and `stop`: show a run's progress and its clients, or end it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MEMBER_HEADERS = ("client", "state", "last heard", "fedrec", "model", "counted",
 
 _MOST_NAMED = 4
 _STATES = {"cannot_start": "can't start"}
-"""What people call a state, where that is not its name."""
+"""The words for states whose names aren't words."""
 
 
 def status_rows(found: RunStatus) -> list[tuple[str, str]]:
-    """Return a run's status as rows for people."""
+    """Return a run's status as rows of a table."""
     where = f"{found.federation}, run {found.run}, protection {found.protection}"
     abandoned = f", {found.rounds_abandoned} abandoned" if found.rounds_abandoned else ""
     rows: list[tuple[str, str]] = [
@@ -64,7 +64,7 @@ def status_rows(found: RunStatus) -> list[tuple[str, str]]:
 
 
 def status_table(found: RunStatus) -> RenderableType:
-    """Return a run's status as a table that a terminal draws again and again."""
+    """Return a run's status as a table that a terminal can redraw."""
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
@@ -76,7 +76,7 @@ def status_table(found: RunStatus) -> RenderableType:
 
 
 def member_rows(found: RunStatus) -> list[tuple[str, ...]]:
-    """Return what each member does as rows for people, below `MEMBER_HEADERS`."""
+    """Return the state of each member as rows, in the columns of `MEMBER_HEADERS`."""
     return [
         (
             _text(one.name),
@@ -93,9 +93,9 @@ def member_rows(found: RunStatus) -> list[tuple[str, ...]]:
 
 
 def _here(found: RunStatus) -> str:
-    """Return how many members are here, and what keeps the others away."""
+    """Return how many members are here, and the states of the others."""
     if not found.members:
-        # An older coordinator knows no more.
+        # An older coordinator doesn't report members.
         heard = f"{found.clients_seen} heard since the coordinator started"
         return f"{heard}, of {found.clients_in_roster} in the roster"
     others = Counter(one.state for one in found.members if not one.is_here)
@@ -105,7 +105,7 @@ def _here(found: RunStatus) -> str:
 
 
 def _with_goodbyes(found: RunStatus) -> tuple[str, ...]:
-    """Return the labels of those who are awaited, and when they stopped where they did."""
+    """Return the labels of awaited clients, with the time at which a client stopped."""
     stopped = {
         one.name: f"{one.name} (stopped {ago(found.now - one.heard)})"
         for one in found.members
@@ -115,7 +115,7 @@ def _with_goodbyes(found: RunStatus) -> tuple[str, ...]:
 
 
 def _measured(found: RunStatus) -> list[tuple[str, str]]:
-    """Return what the last measured round says, and what its rates were measured under."""
+    """Return the metrics of the last measured round, and their evaluation protocol."""
     quality = found.quality
     if quality is None:
         return []
@@ -151,7 +151,7 @@ def _listed(labels: tuple[str, ...]) -> str:
 
 
 def _is_old(at: datetime) -> bool:
-    """Tell whether a time of day alone would mislead."""
+    """Return True if a time without its date would be misleading."""
     return at.date() != datetime.now().date()
 
 
@@ -170,7 +170,7 @@ def status(
     address: Address,
     operator: OperatorFile = None,
 ) -> Result:
-    """Show the round in progress, how many are published, and how many clients are here."""
+    """Show the round in progress, the published rounds, and the number of connected clients."""
     with open_admin_link(address, operator) as link:
         found = link.status()
     return Result(content=asdict(found), text=(TextTable(rows=status_rows(found)),))
@@ -187,11 +187,11 @@ def clients(
     address: Address,
     operator: OperatorFile = None,
 ) -> Result:
-    """Show what each client does, when it was last heard, and what was counted of it.
+    """Show each client's state, when it was last heard, and what was counted from it.
 
-    Clients that are not here come first: away (it fell silent), stopped (it said goodbye), starting
-    (it has joined and asked for nothing yet) and can't start. The others wait, train for the round
-    in progress, or are paused with their cell.
+    Clients that aren't here come first: away (silent), stopped (said goodbye), starting (joined,
+    but hasn't asked for a task) and can't start. The others are waiting, training for the round in
+    progress, or paused with their cell.
     """
     with open_admin_link(address, operator) as link:
         found = link.status()
@@ -215,11 +215,11 @@ STOP_EPILOG = (
 def stop(
     address: Address,
     now: Annotated[
-        bool, typer.Option("--now", help="Do not wait for the round in progress.")
+        bool, typer.Option("--now", help="Don't wait for the round in progress.")
     ] = False,
     operator: OperatorFile = None,
 ) -> Result:
-    """End the run after the round in progress; what was published stays."""
+    """End the run after the round in progress. Published rounds are kept."""
     with open_admin_link(address, operator) as link:
         message = str(printable(link.stop_run(now=now)))
     return Result(content={"message": message}, text=(message,))

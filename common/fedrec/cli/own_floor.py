@@ -1,4 +1,4 @@
-"""What a client's own floor, `client.minimum_own_item_users`, leaves of the data that is here."""
+"""The cost of a client's own floor, `client.minimum_own_item_users`, on the local data."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloorCost:
-    """What one floor costs.
+    """The cost of one floor.
 
     Attributes:
-        floor: users of a client who must hold an item.
-        rows: that a client contributes to, on average.
-        below: share of the training interactions whose rows lie below the floor.
+        floor: the fewest of a client's users that must hold an item.
+        rows: the rows that a client contributes to, on average.
+        below: the share of the training interactions in rows below the floor.
     """
 
     floor: int
@@ -38,12 +38,12 @@ class FloorCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeldRows:
-    """The items that each client's users hold, and how many of them do.
+    """The items that each client's users hold, with their numbers of holders.
 
     Attributes:
-        n_users, n_clients: whose data it is.
+        n_users, n_clients: the numbers of users and clients.
         items: an item of a client, int64 (n_held,).
-        holders: how many of that client's users hold it, int64 (n_held,).
+        holders: the number of that client's users that hold it, int64 (n_held,).
     """
 
     n_users: int
@@ -53,7 +53,7 @@ class HeldRows:
 
     @classmethod
     def of(cls, users: UserSplit, n_items: int, n_clients: int) -> HeldRows:
-        """Count each client's users, dealt as in a simulation; 0 clients count as one."""
+        """Count each client's users, dealt out as in a simulation. 0 clients count as one."""
         client = np.zeros(len(users), dtype=np.int64)
         if n_clients > 1:
             for number, group in enumerate(user_groups(users.user_ids, n_clients)):
@@ -68,7 +68,7 @@ class HeldRows:
         )
 
     def trained(self, floor: int, least: int) -> int:
-        """Return how many items would be trained if this data were the whole federation's.
+        """Return the number of items trained if this data were the whole federation's.
 
         Args:
             least: `federation.minimum_item_users`.
@@ -78,18 +78,18 @@ class HeldRows:
         return int((total >= least).sum())
 
     def cost(self, floor: int) -> FloorCost:
-        """Return what a floor costs."""
+        """Return the cost of a floor."""
         kept = self.holders >= floor
         below = int(self.holders[~kept].sum()) / max(1, int(self.holders.sum()))
         return FloorCost(floor=floor, rows=int(kept.sum()) / self.n_clients, below=below)
 
     @property
     def recommended(self) -> int:
-        """The largest floor of those that people take which leaves nearly all interactions."""
+        """The largest of the usual floors that leaves nearly all interactions above it."""
         return next((each for each in _RECOMMENDED if self.cost(each).below <= _MOST_BELOW), 1)
 
     def content(self) -> dict[str, object]:
-        """Return what scripts are told."""
+        """Return the costs for `--json`."""
         return {
             "clients": self.n_clients,
             "floors": [asdict(self.cost(each)) for each in _FLOORS],
@@ -97,32 +97,32 @@ class HeldRows:
         }
 
     def table(self, floor: int) -> Iterator[tuple[str, str]]:
-        """Yield what people are told.
+        """Yield the costs as rows of a table.
 
         Args:
-            floor: as it is set.
+            floor: the floor in the settings.
         """
         all_rows, *costs = map(self.cost, _FLOORS)
-        dealt = "" if self.n_clients == 1 else f", the users dealt to {self.n_clients} clients"
+        dealt = "" if self.n_clients == 1 else f", with users dealt to {self.n_clients} clients"
         yield (
             "rows above an own floor",
             "; ".join(f"{each.floor}: {each.rows:.0f}" for each in costs)
-            + f" of {all_rows.rows:.0f} rows a client; below it "
+            + f" of {all_rows.rows:.0f} rows a client. Below it: "
             + ", ".join(_percent(each.below) for each in costs)
             + f" of the interactions{dealt}",
         )
-        yield "client.minimum_own_item_users", f"{self._reason()}; it is {floor}"
+        yield "client.minimum_own_item_users", f"{self._reason()}. The setting is {floor}"
 
     def _reason(self) -> str:
         best, most = self.recommended, f"{100 * _MOST_BELOW:.0f} %"
         if best > 1:
             lost = _percent(self.cost(best).below)
-            return f"{best} is recommended: {lost} of the interactions are below, at most {most}"
+            return f"{best} is recommended: {lost} of the interactions are below, {most} may be"
         if self.n_users <= self.n_clients:
             return "1 is recommended: a client of one user can't have a floor"
         least = self.cost(min(_RECOMMENDED))
         clients = count_of(self.n_clients, "client")
         return (
             f"1 is recommended: {_percent(least.below)} of the interactions of {clients} are below "
-            f"{least.floor}, more than {most}"
+            f"{least.floor}, which is more than {most}"
         )

@@ -1,4 +1,4 @@
-"""Prices as people read them in tables, and scripts as JSON."""
+"""Format prices as tables for people and as JSON for scripts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def priced(found: Price) -> dict[str, object]:
         "authority_download_bytes": found.authority_bytes,
         "expected": expected and _of_run(expected),
         "opening": opening and opening.facts,
-        # Scripts know the steps of a round by this name.
+        # Scripts know a round's steps by this name.
         "masks": steps
         and {"up_bytes": steps.up_bytes, "down_bytes": steps.down_bytes, **steps.facts},
     }
@@ -46,20 +46,20 @@ def _of_run(found: Price) -> dict[str, object]:
 def price_tables(
     found: Price, rows: list[tuple[str, str]], sets: tuple[ParameterSet, ...]
 ) -> Iterator[TextTable]:
-    """Yield the price of a run, its protection's parameters, and what others would cost."""
+    """Yield the price of a run, its protection's parameters, and the price of other protections."""
     clients_text = count_of(found.facts["n_clients"], "client")
     yield TextTable(rows=rows, title=f"\nThe price, with {clients_text} in each round")
     words = described(found.facts["protection"])
     yield TextTable(rows=words, title="\nThe protection's parameters")
     yield TextTable(
         rows=map(_set_row, sets),
-        title="\nAll parameter sets (protection.name, protection.preset); * is chosen",
+        title="\nAll parameter sets (protection.name, protection.preset). * marks the chosen one",
         headers=("", "set", "upload", "per value", "security", "modulus", "to spare"),
     )
 
 
 def _set_row(entry: ParameterSet) -> tuple[str, ...]:
-    """Return a parameter set's row, the chosen one marked."""
+    """Return a parameter set's row, with a mark on the chosen one."""
     mark = "*" if entry.chosen else ""
     name = f"{entry.protection}, {entry.preset}"
     if entry.problem:
@@ -77,10 +77,10 @@ def _set_row(entry: ParameterSet) -> tuple[str, ...]:
 
 
 def price_rows(found: Price, source: str) -> Iterator[tuple[str, str]]:
-    """Yield what a table says of a run.
+    """Yield the price of a run as rows of a table.
 
     Args:
-        source: where the number of items comes from.
+        source: the source of the number of items.
     """
     facts, parts, upload = found.facts, found.parts, found.up_bytes
     counting = parts["count"]
@@ -103,16 +103,16 @@ def price_rows(found: Price, source: str) -> Iterator[tuple[str, str]]:
         if found.authority_bytes:
             opened = f"by the key authority alone, {human_bytes(found.authority_bytes)} down"
         yield "opening a round", opened
-    # An algorithm whose tables are all private shares nothing that is trained.
+    # If all of an algorithm's tables are private, nothing trained is shared.
     if dense := facts["dense_plain_bytes"]:
         share = human_share(upload, dense)
         yield (
             "upload, dense plain",
-            f"{human_bytes(dense)} (float32); this upload is {share} of it",
+            f"{human_bytes(dense)} (float32). This upload is {share} of it",
         )
     if dense := facts["dense_paper_bytes"]:
         share = human_share(upload, dense)
-        yield "upload, dense ckks/paper", f"{human_bytes(dense)}; this upload is {share} of it"
+        yield "upload, dense ckks/paper", f"{human_bytes(dense)}. This upload is {share} of it"
     if "opening" in parts:
         yield from _opening_rows(parts["opening"])
     if paper := facts["paper_numbers"]:
@@ -134,10 +134,10 @@ def _opening_rows(opening: Price) -> Iterator[tuple[str, str]]:
     yield "in an upload", sent
     union = f"{facts['expected_entries']} of at most {facts['most_entries']} entries"
     yield "in a sum, expected", f"{union}, {human_bytes(facts['sum_bytes'])}"
-    waits = "the round waits for it"
+    waits = "The round waits for it"
     if facts["report_seconds"] is not None:
-        waits = f"clients' word on it is awaited for {facts['report_seconds']:.0f} s"
-    yield "opening a sum, at most", f"{facts['seconds']:.0f} s on a slow machine and line; {waits}"
+        waits = f"The round waits {facts['report_seconds']:.0f} s for clients' reports"
+    yield "opening a sum, at most", f"{facts['seconds']:.0f} s on a slow machine and line. {waits}"
 
 
 def _expected_rows(expected: Price) -> Iterator[tuple[str, str]]:
@@ -152,7 +152,7 @@ def _expected_rows(expected: Price) -> Iterator[tuple[str, str]]:
 
 
 def tables_price(settings: Settings, n_users: int, n_items: int) -> Price:
-    """Return what these users' private tables take on this machine."""
+    """Return the size of these users' private tables on this machine."""
     return private_price(
         settings.plan,
         n_users,
@@ -163,27 +163,27 @@ def tables_price(settings: Settings, n_users: int, n_items: int) -> Price:
 
 
 def tables_rows(tables: Price) -> Iterator[tuple[str, str]]:
-    """Yield what a table says of users' private tables."""
+    """Yield the size of users' private tables as rows of a table."""
     size, disk = tables.facts["table_bytes"], tables.facts["disk_bytes"]
     if not size:
         return
     each = human_bytes(size / tables.facts["n_users"])
-    yield "private tables", f"{human_bytes(size)}, {each} of each user"
+    yield "private tables", f"{human_bytes(size)}, {each} for each user"
     if disk:
         limit = tables.facts["memory_bytes"] >> 20
         yield (
-            "they lie in files",
-            f"being larger than client.memory_mib = {limit}; a run keeps up to "
-            f"{human_bytes(disk)} in output.runs, a client in client.state",
+            "private tables on disk",
+            f"larger than client.memory_mib = {limit}, so a run keeps up to {human_bytes(disk)} in "
+            "output.runs, and a client in client.state",
         )
 
 
 def tables_warnings(tables: Price) -> Iterator[str]:
-    """Yield what is missing for users' private tables."""
+    """Yield a warning for each folder with too little space for users' private tables."""
     needed = human_bytes(tables.facts["disk_bytes"])
     for setting, free in tables.facts["free"].items():
         yield (
-            f"{setting}: private tables take up to {needed} there, and {human_bytes(free)} are "
-            "free. Free some, choose another folder, or raise client.memory_mib above "
+            f"{setting}: private tables need up to {needed} there, but only {human_bytes(free)} is "
+            "free. Free some space, choose another folder, or raise client.memory_mib above "
             f"{tables.facts['table_bytes'] >> 20}."
         )

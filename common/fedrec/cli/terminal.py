@@ -1,4 +1,4 @@
-"""What commands print: a JSON object with `--json`, else text for people; failures, exit codes."""
+"""Print results as text or, with `--json`, as one JSON object. Report failures and exit codes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 def print_json(content: Mapping[str, object]) -> None:
-    """Print one object on one line, its keys sorted."""
+    """Print an object on one line with sorted keys."""
     typer.echo(json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False))
 
 
@@ -47,13 +47,13 @@ class TextTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a command found: one value, for scripts and for people.
+    """The result of a command: one value, for scripts and for people.
 
     Attributes:
         content: the object that ``--json`` prints.
-        text: lines and tables for people; what makes them runs only where they are printed.
-        failure: why the command fails although it found this.
-        exit_code: of the command, where it is no failure.
+        text: lines and tables for people. They are computed only if they are printed.
+        failure: the error if the command fails in spite of this result.
+        exit_code: the command's exit code without a failure.
         again: the command that resumes this one, if it was interrupted.
     """
 
@@ -65,7 +65,7 @@ class Result:
 
 
 def show(result: Result, *, as_json: bool) -> None:
-    """Print what a command found, and leave with its exit code."""
+    """Print a command's result, and exit with its code."""
     if as_json:
         failed = {} if result.failure is None else failure_record(result.failure)
         print_json({**result.content, **failed})
@@ -84,17 +84,17 @@ def show(result: Result, *, as_json: bool) -> None:
 
 
 def stopped(again: Sequence[str]) -> typer.Exit:
-    """Print the command that resumes an interrupted one, and return how the latter ends."""
-    typer.echo(f"Stopped; everything is saved. Go on with: {shlex.join(again)}", err=True)
+    """Print the command that resumes an interrupted one, and return the exception that ends it."""
+    typer.echo(f"Stopped. Everything is saved. To resume: {shlex.join(again)}", err=True)
     return typer.Exit(INTERRUPTED)
 
 
 def new_console(*, stderr: bool = False) -> Console:
-    """Return a console that colours on a terminal only, and never under NO_COLOR."""
+    """Return a console that uses colours on a terminal only, and never with NO_COLOR."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    # What a pipe gets is read by programs: no line is broken or cut there.
+    # Programs read the output of a pipe, so no line is broken or cut there.
     width = None if stream.isatty() else 10_000
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
@@ -118,7 +118,7 @@ def print_table(
     if console.is_terminal:
         console.print(table)
         return
-    # rich fills every line up to the widest one.
+    # rich pads every line to the width of the longest one.
     with console.capture() as drawn:
         console.print(table)
     for line in drawn.get().splitlines():
@@ -126,7 +126,7 @@ def print_table(
 
 
 def printable(value: object) -> object:
-    """Return a peer's text without what could steer a terminal; anything else as it is."""
+    """Return text without control characters for the terminal, and other values unchanged."""
     if isinstance(value, str):
         return "".join(c if c.isprintable() else " " for c in value)
     return value
@@ -142,13 +142,13 @@ def human_bytes(n_bytes: float) -> str:
 
 
 def human_share(part: float, whole: float) -> str:
-    """Return part of a whole in percent, or as a multiple above ten times the whole."""
+    """Return a part of a whole in percent, or as a multiple above ten times the whole."""
     ratio = part / whole
     return f"{ratio:.1f} x" if ratio > 10 else f"{100 * ratio:.3g} %"
 
 
 def count_of(number: int, noun: str) -> str:
-    """Return a number and its noun, in the plural where it belongs."""
+    """Return a number with its noun, in the plural if needed."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -157,25 +157,25 @@ EXIT_CODES: dict[int, str] = {
     0: "ok",
     1: "the run failed, or standard output cannot be written",
     2: "the command, its settings or its data cannot be used",
-    3: "nobody answers at the address",
+    3: "no answer from the address",
     4: "the privacy budget is spent",
-    5: "refused: keys, versions or permissions do not fit",
-    INTERRUPTED: "interrupted by Ctrl-C, SIGTERM or SIGHUP; a second one stops at once",
+    5: "refused: keys, versions or permissions don't match",
+    INTERRUPTED: "interrupted by Ctrl-C, SIGTERM or SIGHUP (a second one stops at once)",
 }
 
 
 def report_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
-    """Tell the user what happened and return the exit code.
+    """Report an error to the user, and return the exit code.
 
     Args:
-        error: what stopped the command.
+        error: the error that stopped the command.
         as_json: print one JSON object on stdout in place of sentences on stderr.
         debug: also show the traceback, on stderr.
     """
     if debug:
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt):
-        print("Interrupted. The command can be given again.", file=sys.stderr)
+        print("Interrupted. You can run the command again.", file=sys.stderr)
         return INTERRUPTED
     known = _as_known(error)
     if isinstance(known, OutputLost) and known.reader_left:
@@ -193,7 +193,7 @@ def report_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
 
 
 def failure_record(error: FedrecError) -> dict[str, object]:
-    """Return an error as `--json` shows it."""
+    """Return an error in the form that `--json` prints."""
     return {
         "error": error.code,
         "exit_code": error.exit_code,
@@ -215,16 +215,16 @@ def _as_known(error: BaseException) -> FedrecError:
                 found, remedy="Check the path, and that this user may read and write there."
             )
         if error.errno in FULL:
-            return StorageError(found, remedy="Free disk space, then give the command again.")
+            return StorageError(found, remedy="Free disk space, then run the command again.")
     where = _write_incident(error)
     return InternalError(
-        f"An unexpected {type(error).__name__} stopped the command; the details are in {where}.",
+        f"An unexpected {type(error).__name__} stopped the command. Details are in {where}.",
         remedy="Run it again with `fedrec --debug ...` to see them here, and report them.",
     )
 
 
 def _write_incident(error: BaseException) -> Path | str:
-    """Write the traceback, without any variables, where only this user reads it."""
+    """Write the traceback without variables to a file that only this user can read."""
     try:
         handle, name = tempfile.mkstemp(
             prefix=f"fedrec-incident-{secrets.token_hex(4)}-", suffix=".log"
@@ -232,5 +232,5 @@ def _write_incident(error: BaseException) -> Path | str:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             traceback.print_exception(error, file=file)
     except OSError:
-        return "nowhere, since the temporary folder cannot be written"
+        return "no file, because the temporary folder cannot be written"
     return Path(name)

@@ -1,4 +1,5 @@
-"""What a client and the key authority share: each follows a run that a coordinator leads.
+"""Code that a client and the key authority share: each follows a run that a coordinator leads.
 
-A link, a membership, the shared model, the pull loop and a stored state. The coordinator has none.
+The link, the membership, the shared model, the pull loop and the stored state. The coordinator uses
+none of them.
 """

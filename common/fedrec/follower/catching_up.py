@@ -1,10 +1,10 @@
-"""Catching up: every published round is checked, applied and committed before the next task.
+"""Catch up: check, apply and commit every published round before the next task.
 
-A coordinator that publishes anything but what the key authority signed is refused: the client
-writes it to the audit log and stops, its model as it was. In the papers' protocol it decrypts the
-sum itself, refuses what no honest clients add up to, and reports what it found. A snapshot is made
-by one member, whom nobody has to believe: a wrong one is written to the audit log, too, and passed
-over for another one, or for the rounds.
+If the coordinator publishes anything but what the key authority signed, the client records it in
+the audit log and stops with its model unchanged. In the papers' protocol, the client decrypts the
+sum itself, rejects a sum that honest clients can't produce, and reports its metrics. A snapshot
+comes from a single member and isn't trusted by itself. A wrong one is recorded in the audit log,
+and the client tries another snapshot or waits for rounds.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class CatchingUp:
         self._refused_snapshots: tuple[bytes, ...] = ()
 
     def catch_up(self, published: RoundId) -> None:
-        """Take every round that was published since the model's version.
+        """Apply every round published since the model's version.
 
         Args:
-            published: the last round that the coordinator says it published.
+            published: the last published round, according to the coordinator.
 
         Raises:
-            RefusedError: a round that nobody vouches for, or that does not add up.
-            ProtocolError: a round that cannot be read.
+            RefusedError: a round isn't signed as required, or its sum isn't valid.
+            ProtocolError: a round can't be decoded.
         """
         if self._model.version == 0 and published > 1:
             self._take_snapshot()
@@ -66,7 +66,8 @@ class CatchingUp:
                 self._pass_over(f"the sum of the round after version {self._model.version} is gone")
                 return
             if found.epoch > self._membership.epoch:
-                # Enrolling in that epoch comes first; the coordinator says that it began.
+                # The client must enrol in that epoch first. The coordinator's next task announces
+                # it.
                 return
             if found.epoch == self._membership.epoch:
                 self._take(found)
@@ -74,10 +75,10 @@ class CatchingUp:
                 return
 
     def report(self, published: RoundId) -> None:
-        """Tell what the last round measured, where that is for clients to tell; once a session.
+        """Report the metrics of the last round, once a session, if reporting is the clients' duty.
 
         Args:
-            published: the last round, as far as it is known.
+            published: the last known published round.
         """
         member, round_id, metrics = self._membership, self._model.version, self._store.state.metrics
         is_new = self._reported < round_id == published
@@ -88,7 +89,7 @@ class CatchingUp:
         try:
             self._link.submit_report(member.report_on(round_id, shared, rows, metrics))
         except RoundError as error:
-            # Of an epoch that is over: it is told again in the next one.
+            # The epoch has ended. The report is repeated in the next one.
             self._journal.tell("stale", round_id, detail=error.message)
             return
         self._reported = round_id
@@ -107,18 +108,18 @@ class CatchingUp:
     def _commit(
         self, found: PublishedRound, shared: SharedState, metrics: NDArray[np.int64]
     ) -> None:
-        """Move to a round that was checked, and settle it in the journal."""
+        """Move to a checked round, and record its outcome in the journal."""
         self._model.publish(found.round, shared, metrics=metrics, statement=found.statement)
         self._journal.settle(found.round, "not_counted")
 
     def _checked(self, found: PublishedRound) -> tuple[NDArray[np.int64], SharedState]:
-        """Return a published round's aggregate and what follows from it, all of it verified."""
+        """Verify a published round. Return its aggregate and the shared model that follows."""
         member = self._membership
         if found.round <= self._model.version:
             raise ProtocolError(
-                f"The coordinator sent round {found.round} as newer than {self._model.version}."
+                f"The coordinator sent round {found.round} after version {self._model.version}."
             )
-        # Every round starts from the one published before it, which is the model's version here.
+        # Every round starts from the round published before it, which is this model's version.
         terms = self._model.terms(found.round, found.kind)
         member.check_contributions(terms, found.contributions)
         manifest = manifest_digest(member.run, found.round, found.contributions)
@@ -128,8 +129,8 @@ class CatchingUp:
             member.check_paused(found.statement, found.contributions)
         elif found.statement is not None:
             raise RefusedError(
-                f"Round {found.round} is said to have been opened by somebody, but the roster "
-                "names no key authority that opens sums."
+                f"Round {found.round} was opened by a revealer, but the roster names no key "
+                "authority that opens sums."
             )
         aggregate = self._read(found)
         self._model.check_sum(found.kind, aggregate, found.contributions)
@@ -139,10 +140,10 @@ class CatchingUp:
         return aggregate, shared
 
     def _check_known(self, found: PublishedRound, manifest: bytes) -> None:
-        """Refuse a round that contradicts what this party itself did in it.
+        """Refuse a round that contradicts this party's own part in it.
 
         Args:
-            manifest: digest of the round's contributions.
+            manifest: the digest of the round's contributions.
         """
 
     def _read(self, found: PublishedRound) -> NDArray[np.int64]:
@@ -162,7 +163,7 @@ class CatchingUp:
         aggregate: NDArray[np.int64],
         shared: SharedState,
     ) -> None:
-        """Refuse a round of which anything is not what the key authority signed."""
+        """Refuse a round that differs from the key authority's statement."""
         member, said = self._membership, found.statement
         rows = self._model.rows_after(shared)
         expected = {
@@ -176,46 +177,46 @@ class CatchingUp:
         wrong = [name for name, value in expected.items() if getattr(said, name) != value]
         if wrong:
             raise BadSignature(
-                f"In round {found.round} these differ from what the key authority signed: "
+                f"Round {found.round} differs from what the key authority signed: "
                 f"{', '.join(wrong)}.",
-                remedy="Do not go on; tell the data owners that the coordinator published this.",
+                remedy="Stop here, and tell the data owners that the coordinator published this.",
             )
 
     def _cross_epochs(self, found: PublishedRound) -> bool:
-        """Skip rounds of an earlier epoch, whose secrets this client does not have.
+        """Skip rounds of an earlier epoch, whose secrets this client doesn't have.
 
         Returns:
-            Whether there is a snapshot; where not, the coordinator asks others to send one.
+            True if a snapshot was used. Otherwise, the coordinator asks other clients for one.
 
         Raises:
-            RefusedError: this client follows the rounds of its epoch, or refused so many snapshots
-                that another would be no better.
+            RefusedError: this client already follows the rounds of its epoch, or it refused too
+                many snapshots to try another.
         """
         if self._store.state.is_of_epoch:
-            # A client that followed this epoch's rounds has no reason to leave them for a snapshot.
+            # A client that has followed this epoch's rounds has no reason to use a snapshot.
             error = RefusedError(
-                f"The coordinator says that round {found.round} is of key epoch {found.epoch}; "
+                f"The coordinator published round {found.round} in key epoch {found.epoch}, but "
                 f"this client follows epoch {self._membership.epoch}.",
-                remedy="Do not go on; tell the data owners that the coordinator published this.",
+                remedy="Stop here, and tell the data owners that the coordinator published this.",
             )
             self._context.refused("published_round_refused", found.round, error)
             raise error
         return self._pass_over(
-            f"round {found.round} is of key epoch {found.epoch}, this client is in "
+            f"round {found.round} belongs to key epoch {found.epoch}, and this client is in epoch "
             f"{self._membership.epoch}"
         )
 
     def _pass_over(self, why: str) -> bool:
-        """Take a copy of the model in place of rounds that this client cannot read.
+        """Use a snapshot in place of rounds that this client can't read.
 
         Args:
-            why: it cannot, for people.
+            why: the reason, for messages.
 
         Returns:
-            Whether there was one.
+            True if a snapshot was used.
 
         Raises:
-            RefusedError: this client refused so many that another would be no better.
+            RefusedError: this client refused too many snapshots to try another.
         """
         before = self._model.version
         self._take_snapshot()
@@ -223,18 +224,18 @@ class CatchingUp:
             return True
         if len(self._refused_snapshots) >= MAX_REFUSED:
             raise RefusedError(
-                f"{MAX_REFUSED} snapshots could not be used, and {why}.",
-                remedy="See audit.jsonl; tell the data owners that members or the coordinator send "
-                "false copies of the model.",
+                f"{MAX_REFUSED} snapshots were refused, and {why}.",
+                remedy="See audit.jsonl. Tell the data owners that members or the coordinator "
+                "send false snapshots.",
             )
         if not self._waits:
             self._waits = True
-            detail = f"{why}; others are asked for a copy of the model"
+            detail = f"{why}. Asking other clients for a snapshot"
             self._journal.tell("waiting_for_snapshot", before, detail=detail)
         return False
 
     def _take_snapshot(self) -> None:
-        """Take a copy of the model if there is one to believe; the others are refused for good."""
+        """Adopt a snapshot if a valid one exists. Invalid ones are refused permanently."""
         member = self._membership
         while len(self._refused_snapshots) < MAX_REFUSED:
             snapshot = self._link.snapshot(
@@ -243,7 +244,7 @@ class CatchingUp:
             if snapshot is None or snapshot.round <= self._model.version:
                 return
             if snapshot.epoch > member.epoch:
-                # As with rounds: enrolling in that epoch comes first.
+                # As with rounds, the client must enrol in that epoch first.
                 return
             digest = Blob.of(snapshot.blob).digest
             try:
@@ -262,8 +263,8 @@ class CatchingUp:
         member = self._membership
         if snapshot.epoch != member.epoch:
             raise RefusedError(
-                f"The snapshot of round {snapshot.round} is of epoch {snapshot.epoch}, expected "
-                f"epoch {member.epoch}."
+                f"The snapshot of round {snapshot.round} is of epoch {snapshot.epoch}, but epoch "
+                f"{member.epoch} was expected."
             )
         raw = snapshot.blob
         if member.is_encrypted:
@@ -280,10 +281,10 @@ class CatchingUp:
         return shared
 
     def _check_vouched(self, snapshot: Snapshot, shared: SharedState) -> None:
-        """Check that others have this model, too: a snapshot's maker alone is not enough.
+        """Check that other parties have this model too. Its maker's word alone isn't enough.
 
-        The key authority says so in its word on the round. Where there is none under this epoch's
-        key, two members do.
+        The key authority's statement on the round confirms it. Without one under this epoch's key,
+        the reports of two members do.
         """
         member, said = self._membership, snapshot.statement
         if said is not None:
@@ -294,10 +295,10 @@ class CatchingUp:
         tag = member.seal_of(snapshot.round).state_tag(shared.canonical_bytes())
         if not hmac.compare_digest(found[0], tag):
             raise BadSignature(
-                f"The snapshot of round {snapshot.round} is not the model that others signed."
+                f"The snapshot of round {snapshot.round} isn't the model that other parties signed."
             )
         if found[1] != self._model.rows_after(shared):
             raise BadSignature(
-                f"The snapshot of round {snapshot.round} leads to other item rows than the "
-                f"{found[1].n_rows} that others signed."
+                f"The snapshot of round {snapshot.round} leads to {found[1].n_rows} item rows "
+                "other than those that other parties signed."
             )

@@ -1,8 +1,8 @@
-"""A follower's one database: what it knows of its run, and what outlives runs.
+"""Keep a follower's records in one database: the state of its run, and records that outlive runs.
 
-Records by name, each with its digest, so that damage is noticed; what must change together changes
-in one transaction. SQLite keeps its rollback journal, not a write-ahead log: a folder that is only
-looked at stays as it is, and one flipped bit takes no commit along without a word.
+Each record has a name and a digest, so damage is detected. Values that must change together change
+in one transaction. SQLite uses its rollback journal, not a write-ahead log. Reading therefore
+leaves the folder unchanged, and a flipped bit can't silently discard a commit.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from fedrec.state_folder import Highwater
 STATE_FILE = "state.sqlite"
 STATE_FORMAT = 11
 OLDER_FILE = "state.json"
-"""What formats up to 10 had in its place."""
+"""The file that formats up to 10 used instead."""
 Table = Literal["run", "client"]
-"""`run` has the fields of a `StoredState`, `client` what outlives runs."""
+"""`run` has the fields of a `StoredState`. `client` has the records that outlive runs."""
 Records = Mapping[str, bytes]
 
 _ANEW = (
-    "start with a new state folder, which knows neither the run nor what users' privacy has cost"
+    "start with a new state folder, which knows neither the run nor the privacy that users have "
+    "spent"
 )
 _DAMAGED = "Restore the state folder from a backup, or start again with an empty one."
 _OLDER = (
-    "Nothing was changed or deleted. Bring the newest folder back as a whole: a copy of its "
-    f"{STATE_FILE} alone is not enough. Or start with a new state folder, which does not know what "
-    "users' privacy has cost; a client needs a new place then (`fedrec keys replace`)."
+    f"Nothing was changed or deleted. Restore the whole newest folder. A copy of its {STATE_FILE} "
+    "alone isn't enough. Or start with a new state folder, which has no record of the privacy "
+    "that users have spent. A client then also needs to be replaced (`fedrec keys replace`)."
 )
-_UNWRITABLE = "Check the disk and that the folder is writable, then start again."
+_UNWRITABLE = "Check the disk and that the folder is writable. Then start again."
 _OLDER_NAME = "fedrec client state "
 _SCHEMA = "".join(
     f"CREATE TABLE {table} (name TEXT PRIMARY KEY, value BLOB NOT NULL, sha256 BLOB NOT NULL) "
@@ -44,24 +45,24 @@ _SCHEMA = "".join(
     for table in ("run", "client")
 )
 _BUSY_SECONDS = 60.0
-"""Readers hold the database for milliseconds."""
+"""Readers hold the database for milliseconds only."""
 # https://www.sqlite.org/fileformat2.html, section 1.3
 _HEADER_BYTES, _MAGIC = 100, b"SQLite format 3\0"
 _CHANGES, _VERSION = slice(24, 28), slice(60, 64)
 _PASSES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
 _UNDOING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_TRUNCATE}
-"""What reading meets where a commit is to be undone and there is no space for that."""
+"""The SQLite errors of a read that has to undo a commit when the disk is full."""
 _FATAL = {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}
 
 
 class StateDatabase:
-    """The database of one state folder; it is made by the first commit.
+    """Store records of one state folder. The first commit creates the database.
 
     Args:
         folder: the state folder.
 
     Raises:
-        VersionMismatch: it has another format; nothing was touched.
+        VersionMismatch: the database has another format. Nothing was changed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -76,17 +77,17 @@ class StateDatabase:
             check_format(number, STATE_FORMAT, str(self._path), anew=_ANEW)
 
     def claim(self, name: str) -> None:
-        """Refuse a database that is older than it was, and mark from now on how far it has come.
+        """Refuse a database that is older than before, and record how far this one has come.
 
-        Comes before the first reading, which undoes what an interrupted commit left: of the newer
-        database, where this is a copy of an older one.
+        Call this before the first read. In a copy of an older database, the first read would use
+        the newer one's journal to undo an interrupted commit.
 
         Args:
-            name: of the folder, for errors.
+            name: the folder's name, for errors.
 
         Raises:
-            StateWentBack: it knows less than it once did.
-            StorageError: the mark cannot be read.
+            StateWentBack: the database is older than the one that was here before.
+            StorageError: the mark can't be read.
         """
         self._mark = Highwater(self._path.parent, name, _OLDER)
         try:
@@ -95,24 +96,24 @@ class StateDatabase:
             raise unwritten(self._path.parent, error, _UNWRITABLE) from error
 
     def _commits(self) -> int | None:
-        """Return what SQLite's own count of commits is; None where there is no database."""
+        """Return SQLite's own count of commits, or None without a database."""
         counter = change_counter(self._path.parent)
         return None if counter is None else int.from_bytes(counter)
 
     def _note(self) -> None:
-        # A mark that stays behind refuses less, and never what is whole.
+        # A mark that lags behind refuses fewer databases, but never an intact one.
         with suppress(OSError):
             if self._mark is not None:
                 self._mark.note(self._commits() or 0)
 
     def read(self, table: Table) -> dict[str, bytes]:
-        """Return all records of a table; none where there is no database yet.
+        """Return all records of a table, or none before the first commit.
 
-        Takes no lock for longer than that, and works beside the process that writes.
+        Locks the database for the read only, and works while another process writes.
 
         Raises:
-            DiskFull: a commit was interrupted, and there is no space to undo it.
-            StorageError: the database is damaged, or cannot be read.
+            DiskFull: a commit was interrupted, and the disk has no space to undo it.
+            StorageError: the database is damaged or can't be read.
         """
         if not self._path.exists():
             return {}
@@ -122,7 +123,7 @@ class StateDatabase:
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
                     raise
-                # A process was killed in a commit, and any reader may undo what it began.
+                # If a process was killed during a commit, any reader may undo it.
                 found = _select(self._path, table, "rw")
         except sqlite3.Error as error:
             message = f"{self._path} cannot be read: {error}."
@@ -138,8 +139,8 @@ class StateDatabase:
         """Commit records in one transaction.
 
         Raises:
-            DiskFull: there is no space; nothing was changed.
-            StorageError: they cannot be written for another reason.
+            DiskFull: the disk is full. Nothing was changed.
+            StorageError: the records can't be written for another reason.
         """
         if not self._path.exists():
             write_whole(self._path, image_of({table: records}), private=True)
@@ -150,7 +151,7 @@ class StateDatabase:
                 self._rows = sqlite3.connect(
                     self._path, _BUSY_SECONDS, isolation_level=None, check_same_thread=False
                 )
-                # What is replaced may be a key, or about a user.
+                # Replaced records may hold a key or a user's data.
                 self._rows.execute("PRAGMA secure_delete = ON")
                 self._rows.execute("PRAGMA synchronous = EXTRA")
             self._rows.execute("BEGIN IMMEDIATE")
@@ -158,7 +159,7 @@ class StateDatabase:
             self._rows.execute("COMMIT")
             self._note()
         except sqlite3.Error as error:
-            # The next commit begins by undoing what this one left half done.
+            # The next commit begins by undoing this unfinished one.
             self.close()
             message = f"{self._path} cannot be written: {error}."
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
@@ -167,20 +168,20 @@ class StateDatabase:
             raise StorageError(message, remedy=_UNWRITABLE) from error
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connection. The next read or write opens a new one."""
         if self._rows is not None:
             self._rows.close()
             self._rows = None
 
     def release(self) -> None:
-        """Let go of the database and of its mark."""
+        """Close the database and its mark."""
         self.close()
         if self._mark is not None:
             self._mark.close()
 
 
 def image_of(tables: Mapping[Table, Records]) -> bytes:
-    """Return the bytes of a database file that holds these records."""
+    """Return the bytes of a database file with these records."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as rows:
         rows.executescript(f"{_SCHEMA}PRAGMA user_version = {STATE_FORMAT};")
         for table, records in tables.items():
@@ -189,27 +190,25 @@ def image_of(tables: Mapping[Table, Records]) -> bytes:
 
 
 def damaged(path: Path, name: str) -> StorageError:
-    """Return the error of a record that is not what was written, or not under its name."""
-    return StorageError(
-        f"{path} is damaged: its {name!r} is not what was written.", remedy=_DAMAGED
-    )
+    """Return the error for a record whose content or name doesn't match its digest."""
+    return StorageError(f"{path} is damaged: its {name!r} isn't what was written.", remedy=_DAMAGED)
 
 
 def change_counter(folder: Path) -> bytes | None:
-    """Return what changes with every commit, without opening the database; None without one."""
+    """Return the file's change counter without opening the database, or None without one."""
     header = _header(folder / STATE_FILE)
     return header[_CHANGES] if header else None
 
 
 def check_older(first_line: bytes, name: str) -> None:
-    """Refuse a state of the formats before SQLite.
+    """Refuse a state folder in a format from before SQLite.
 
     Args:
-        first_line: of the file that it was in.
-        name: the file, for errors.
+        first_line: the first line of the state file.
+        name: the file's name, for errors.
 
     Raises:
-        VersionMismatch: naming both numbers.
+        VersionMismatch: the folder has an older format. The error names both numbers.
     """
     text = first_line.decode(errors="replace").strip()
     number = format_number(text.removeprefix(_OLDER_NAME))
@@ -218,7 +217,7 @@ def check_older(first_line: bytes, name: str) -> None:
 
 
 def _header(path: Path) -> bytes:
-    """Return the header of a database; empty where there is none."""
+    """Return the header of a database, or nothing without a database."""
     try:
         with path.open("rb") as file:
             found = file.read(_HEADER_BYTES)

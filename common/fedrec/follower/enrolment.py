@@ -1,8 +1,8 @@
-"""First contact: nothing that the coordinator says is believed before it was compared.
+"""Enrol a client. It compares everything that the coordinator sends before it trusts it.
 
-The roster is signed by the authority whose key this client pinned; the plan is compared with
-what this client agreed to, the catalogue with the local file, and the protection's parameters
-with what this version plans for that vector.
+The roster must be signed by the authority whose key this client pinned. The plan is compared with
+this client's settings, and the catalogue with the local file. The protection's parameters must be
+those that this version plans for that vector.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ def enrol(
     accept_exposure: bool = False,
     secret_of: Callable[[int], bytes] | None = None,
 ) -> Membership:
-    """Ask a coordinator for its federation, check everything and open the epoch.
+    """Ask a coordinator for its federation, check every part, and open the epoch.
 
     Args:
         link: the coordinator.
         identity: this client's keys.
         authority_key: the pinned public key of the data owners' authority.
         catalogue_cache: where a fetched catalogue is kept.
-        expected: the local settings; what they give, and what decides privacy even where they
-            give nothing, must be the federation's.
-        catalogue_file: the catalogue that this client was given, if any.
-        accept_exposure: who runs this client knows what a plan without encryption exposes;
-            nobody else's word counts here.
-        secret_of: returns an epoch's secret key, to the key authority's revealer alone.
+        expected: the local settings. Each value that they give must be the federation's. So must
+            each value that decides privacy, even if they don't give it.
+        catalogue_file: the client's own catalogue file, if it has one.
+        accept_exposure: this client accepts what a plan without encryption exposes. Only its own
+            settings count.
+        secret_of: returns an epoch's secret key. Only the key authority's revealer has one.
 
     Raises:
-        VersionMismatch: another major protocol version.
-        PlanMismatch: the plan cannot be read, or is not what this client agreed to.
-        CatalogueMismatch: the local catalogue is another one.
-        RefusedError: the roster is not the authority's, this client is not in it, or the plan
-            exposes its users and nobody here accepted that.
-        NotInRoster: this client is neither a member nor the revealer.
-        KeysError: the epoch belongs to other settings, or its context holds a key.
+        VersionMismatch: the coordinator speaks another major protocol version.
+        PlanMismatch: the plan can't be read, or it differs from this client's settings.
+        CatalogueMismatch: the local catalogue isn't the federation's.
+        RefusedError: the authority didn't sign the roster, the roster doesn't list this client, or
+            the plan exposes users and this client didn't accept that.
+        NotInRoster: the roster lists this client neither as a member nor as the revealer.
+        KeysError: the epoch was made for other settings, or its context contains a secret key.
     """
     info = link.federation(identity.client_id)
     check_protocol(info.protocol_version)
@@ -70,7 +70,7 @@ def enrol(
     check_sampling(plan)
     if plan.federation.name != info.federation:
         raise PlanMismatch(
-            f"The coordinator calls itself {info.federation!r}, its plan is for "
+            f"The coordinator serves {info.federation!r}, but its plan is for "
             f"{plan.federation.name!r}.",
             remedy=_REMEDY,
         )
@@ -106,7 +106,7 @@ def _half(
     secrets: EpochSecrets,
     secret_of: Callable[[int], bytes] | None,
 ) -> Member:
-    """Return what protects vectors here, and opens sums where this is for us to do."""
+    """Return the object that protects this client's vectors or, for the revealer, opens sums."""
     context, tag_key = info.server_context, tag_key_of(secrets, info.federation, roster.epoch)
     if roster.revealer is not None and secret_of is None:
         return protection.encryptor(context, secrets.protection_secret, tag_key=tag_key)
@@ -120,30 +120,30 @@ def _refuse(differences: tuple[Difference, ...]) -> None:
     if differences:
         lines = " and ".join(difference.agreeing for difference in differences)
         raise PlanMismatch(
-            f"The federation's plan is not what this client agreed to: "
+            "The federation's plan differs from this client's settings: "
             f"{'; '.join(map(str, differences))}.",
-            remedy=f"Do not take part, or agree by setting {lines} in this client's settings file.",
+            remedy=f"Don't take part, or agree: set {lines} in this client's settings file.",
         )
 
 
 def _catalogue(
     link: Link, identity: Identity, info: FederationInfo, cache: Path, local: Path | None
 ) -> Catalogue:
-    """Return the federation's catalogue: the local one if given, else kept, else fetched."""
+    """Return the federation's catalogue: the local file, else a cached or fetched one."""
     if local is not None:
         catalogue = Catalogue.load(local)
         if catalogue.fingerprint() != info.catalogue_fingerprint:
             raise CatalogueMismatch(
-                f"The catalogue {local} has the fingerprint {catalogue.fingerprint()[:16]}, the "
-                f"federation's has {info.catalogue_fingerprint[:16]}.",
-                remedy="Ask for the federation's catalogue, or take data.catalogue out of the "
+                f"The catalogue {local} has the fingerprint {catalogue.fingerprint()[:16]}, but "
+                f"the federation's is {info.catalogue_fingerprint[:16]}.",
+                remedy="Ask for the federation's catalogue, or remove data.catalogue from the "
                 "settings to fetch it.",
             )
     else:
         catalogue = _kept_or_fetched(link, identity, info, cache)
     if len(catalogue) != info.n_items:
         raise CatalogueMismatch(
-            f"The catalogue has {len(catalogue)} items, the coordinator says {info.n_items}.",
+            f"The catalogue has {len(catalogue)} items, but {info.n_items} were announced.",
             remedy=_REMEDY,
         )
     return catalogue
@@ -162,13 +162,13 @@ def _kept_or_fetched(
     fetched = Catalogue.load(cache)
     if fetched.fingerprint() != info.catalogue_fingerprint:
         raise CatalogueMismatch(
-            "The coordinator sent another catalogue than the one it announced.", remedy=_REMEDY
+            "The coordinator sent another catalogue than it announced.", remedy=_REMEDY
         )
     return fetched
 
 
 def _protection(plan: Plan, n_items: int, roster: Roster, info: FederationInfo) -> Protection:
-    """Return the protection that the authority signed, if it is the plan's as planned here."""
+    """Return the protection that the authority signed, if it matches the plan as computed here."""
     protection = protection_of(plan, n_items)
     chosen = protection.chosen
     expected = (
@@ -202,9 +202,9 @@ def _protection(plan: Plan, n_items: int, roster: Roster, info: FederationInfo) 
     ]
     if wrong:
         raise KeysError(
-            f"The roster that the authority signed is for another federation: {', '.join(wrong)}.",
-            remedy="Use the settings and the release of fedrec of the federation, or ask its key "
-            "authority for an epoch that fits yours.",
+            f"The signed roster is for another federation: {', '.join(wrong)}.",
+            remedy="Use the federation's settings and its release of fedrec, or ask its key "
+            "authority for an epoch that fits your settings.",
         )
     protection.envelope(info.server_context)
     return protection

@@ -1,4 +1,4 @@
-"""What happens in a follower, for its listeners: a live view, a log, a test."""
+"""Report events of a follower to its listeners: a live view, a log or a test."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ EventName = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientEvent:
-    """One thing that happened; carries no user, vector or key.
+    """One event. It contains no user, vector or key.
 
     Attributes:
-        run: the run it is about; empty before one is known.
-        round: the round it is about, or None.
-        detail: a word or sentence for people.
-        bytes_up: payload bytes sent since the last round was settled.
+        run: the event's run, or empty before one is known.
+        round: the event's round, or None.
+        detail: a word or sentence to display.
+        bytes_up: payload bytes sent since the outcome of the last round was recorded.
         bytes_down: payload bytes received since then.
-        seconds: how long it took.
+        seconds: the duration.
     """
 
     name: EventName
@@ -79,7 +79,7 @@ _log = structlog.get_logger("fedrec.client")
 
 
 def log_event(event: ClientEvent) -> None:
-    """Write an event to the log, with what there is to say of it."""
+    """Write an event to the log with all fields that have a value."""
     said = asdict(event) | {"seconds": round(event.seconds, 4)}
     del said["name"]
     _log.info(event.name.replace("_", " "), **{key: value for key, value in said.items() if value})

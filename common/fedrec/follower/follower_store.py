@@ -1,8 +1,8 @@
-"""A follower's folder: the shared model, and what else is known of a run, in one database.
+"""Store a follower's folder: the shared model's files, and one database with the other records.
 
-Data files are written first, under names that follow from their content; then the database names
-them, in one transaction. That is the only commit, so whatever moment the process dies at, the
-folder holds the state before or the state after, never a mixture.
+Data files are written first, under names that follow from their content. One database transaction
+then records the names. That is the only commit. If the process dies at any moment, the folder has
+either the state before it or the state after it, never a mixture.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from fedrec.wire.messages import RevealStatement
 
 _CATALOGUE = "catalogue.csv"
 OWN_RECORDS = {"roster", "selection_secret"}
-"""Names of records that outlive runs."""
+"""Names of the records that outlive runs."""
 
 
 class FollowerStore(Generic[StateT]):
-    """One run's durable state in a folder that belongs to one process.
+    """Keep one run's durable state in a folder that belongs to one process.
 
     Args:
-        folder: created with mode 0700 where it is missing.
-        read_only: take no lock and change nothing, to look beside a running process.
-        setting: what names the folder, for errors.
+        folder: the folder, created with mode 0700 if it is missing.
+        read_only: take no lock and change nothing, to read while a process runs.
+        setting: the setting that names the folder, for errors.
 
     Raises:
         FolderInUse: another process uses the folder.
         StorageError: its state is damaged.
-        VersionMismatch: its state has another format; nothing was touched.
+        VersionMismatch: its state has another format. Nothing was changed.
     """
 
     state_type: type[StateT]
-    """Whose records the folder has; each kind of store names its own."""
+    """The kind of party that the folder belongs to. Each kind of store has its own name."""
 
     def __init__(
         self, folder: Path, *, read_only: bool = False, setting: str = "client.state"
@@ -61,7 +61,7 @@ class FollowerStore(Generic[StateT]):
         try:
             if not read_only:
                 self._database.claim(f"{setting} '{folder.absolute()}'")
-            # Before the database is read: there are none until it says whose they are.
+            # Set before the database is read: the first read fills it.
             files = sorted(path.name for path in folder.glob("*.bin"))
             self._own = self._database.read("client")
             self._check_own()
@@ -91,7 +91,7 @@ class FollowerStore(Generic[StateT]):
         self.close()
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the database and release the folder."""
         if self._lock is not None:
             self._database.release()
             self._lock.release()
@@ -99,35 +99,35 @@ class FollowerStore(Generic[StateT]):
 
     @property
     def is_bound(self) -> bool:
-        """Whether the folder belongs to a run already."""
+        """Whether the folder already belongs to a run."""
         return self._state is not None
 
     @property
     def state(self) -> StateT:
-        """The state as last committed.
+        """The last committed state.
 
         Raises:
             StorageError: the folder belongs to no run yet.
         """
         if self._state is None:
             raise StorageError(
-                f"{self.folder} holds no run yet.", remedy="Run `fedrec client run` first."
+                f"{self.folder} contains no run yet.", remedy="Run `fedrec client run` first."
             )
         return self._state
 
     @property
     def catalogue_path(self) -> Path:
-        """Where the federation's public catalogue is kept."""
+        """The file of the federation's public catalogue."""
         return self.folder / _CATALOGUE
 
     def bind(self, pin: RunPin, epoch: int, *, new_run: bool = False, **known: Any) -> None:
-        """Tie the folder to a run, or check that it is tied to this one.
+        """Bind the folder to a run, or check that it is bound to this one.
 
         Args:
-            pin: what must be equal for as long as the folder serves the run.
-            epoch: the epoch that was opened; never lower than before.
-            new_run: leave the present run for the coordinator's, and forget its models.
-            known: further fields of the state, of a run that begins here.
+            pin: the values that must not change while the folder serves the run.
+            epoch: the opened epoch, never lower than before.
+            new_run: leave the present run for the coordinator's, and delete its models.
+            known: further fields of the state of a new run.
 
         Raises:
             PlanMismatch: the folder belongs to another run, plan, catalogue or set of users.
@@ -141,11 +141,11 @@ class FollowerStore(Generic[StateT]):
             self._commit(state)
 
     def read(self, ref: FileRef) -> bytes:
-        """Return the content of one of the state's files, checked."""
+        """Return the content of one of the state's files after checking it."""
         return read_checked(self.folder, ref)
 
     def keep_file(self, kind: str, content: Content) -> FileRef:
-        """Write a file that the next commit names; without one it is swept."""
+        """Write a file for the next commit. Without that commit, the file is deleted."""
         return write_blob(self.folder, kind, content)
 
     def publish(
@@ -161,15 +161,15 @@ class FollowerStore(Generic[StateT]):
         Args:
             round_id: the round, above the present version.
             shared: the model after the round.
-            metrics: what the round measured, little-endian int64.
-            statement: the key authority's word on the round, where there is one.
+            metrics: the round's metrics, as little-endian int64.
+            statement: the key authority's statement on the round, if there is one.
         """
         self._move(round_id, shared, metrics, statement)
 
     def adopt(
         self, round_id: RoundId, shared: Content, *, statement: RevealStatement | None = None
     ) -> None:
-        """Move to a later round by a snapshot."""
+        """Move to a later round with a snapshot."""
         self._move(round_id, shared, b"", statement)
 
     def _move(
@@ -180,7 +180,7 @@ class FollowerStore(Generic[StateT]):
         statement: RevealStatement | None,
         **changes: Any,
     ) -> None:
-        """Commit a later version of the model, and what changes with it."""
+        """Commit a later version of the model, and the fields that change with it."""
         self.change(
             version=round_id,
             shared=write_blob(self.folder, "shared", shared),
@@ -195,12 +195,12 @@ class FollowerStore(Generic[StateT]):
         return self._own.get(name)
 
     def keep_own(self, name: str, record: bytes) -> None:
-        """Keep a record that outlives runs."""
+        """Commit a record that outlives runs."""
         self._database.write("client", {name: record})
         self._own[name] = record
 
     def change(self, **changes: Any) -> None:
-        """Commit other values of some of the state's fields."""
+        """Commit new values for some of the state's fields."""
         self._commit(self.state.model_copy(update=changes))
 
     def _commit(self, state: StoredState) -> None:
@@ -212,21 +212,21 @@ class FollowerStore(Generic[StateT]):
         self._collect_garbage()
 
     def _check_own(self) -> None:
-        """Refuse a record under another name: those of a run are compared with its fields."""
+        """Refuse a record under the wrong name. Records of a run are compared with its fields."""
         for name in self._own.keys() - OWN_RECORDS:
             raise damaged(self.folder / STATE_FILE, name)
 
     def _check_files(self, there: list[str]) -> None:
-        """Refuse a folder that lacks files of its state, before others are deleted.
+        """Refuse a folder that lacks files of its state, before other files are deleted.
 
         Raises:
-            StorageError: naming one.
+            StorageError: a file is missing. The error names it.
         """
         lacking = set() if self._state is None else self._state.files().difference(there)
         if lacking:
             raise StorageError(
-                f"{self.folder / min(lacking)} is missing, which {STATE_FILE} names.",
-                remedy="Nothing was changed or deleted. Bring the newest folder back as a whole.",
+                f"{self.folder / min(lacking)} is missing, but {STATE_FILE} refers to it.",
+                remedy="Nothing was changed or deleted. Restore the whole newest folder.",
             )
 
     def _collect_garbage(self) -> None:
@@ -238,10 +238,10 @@ class FollowerStore(Generic[StateT]):
 
 
 def _lost(folder: Path, files: list[str]) -> StorageError:
-    """Return the error of a folder whose files belong to a run that its database does not know."""
+    """Return the error for a folder with a run's files whose database has no such run."""
     return StorageError(
-        f"{folder / STATE_FILE} is missing, or knows of no run, and {len(files)} files of one are "
-        f"there, as {files[0]}.",
-        remedy="Nothing was changed or deleted. Bring the whole folder back from a backup; or "
-        "start with a new state folder, which does not know what users' privacy has cost.",
+        f"{folder / STATE_FILE} is missing or records no run, but {len(files)} files of one exist, "
+        f"such as {files[0]}.",
+        remedy="Nothing was changed or deleted. Restore the whole folder from a backup. Or start "
+        "with a new state folder, which doesn't know the privacy that users have spent.",
     )

@@ -1,4 +1,4 @@
-"""What a client knows of its federation after enrolment, and what it accepts as said in it."""
+"""A client's view of its federation after enrolment, and the checks of signed messages in it."""
 
 from __future__ import annotations
 
@@ -43,35 +43,36 @@ DIGEST_BYTES = 32
 
 
 def check_protocol(version: str) -> None:
-    """Refuse a peer of another major version.
+    """Refuse a peer with another major protocol version.
 
     Raises:
-        VersionMismatch: naming both versions.
+        VersionMismatch: the versions differ. The error names both.
     """
     if version.partition(".")[0] != PROTOCOL_VERSION.partition(".")[0]:
         raise VersionMismatch(
-            f"The peer speaks protocol {version!r}, this fedrec {PROTOCOL_VERSION}.",
-            remedy="Install the same fedrec on both sides.",
+            f"The peer speaks protocol {version!r}, but this fedrec speaks {PROTOCOL_VERSION}.",
+            remedy="Install the same release of fedrec on both sides.",
         )
 
 
 def tag_key_of(secrets: EpochSecrets, federation: str, epoch: int) -> bytes:
-    """Return the key of an epoch's sum tags, which members have and the coordinator has not."""
+    """Return the key of an epoch's sum tags. Members have it, and the coordinator doesn't."""
     info = canonical("fedrec sum tag key v1", federation, epoch)
     return derive(secrets.group_key, salt=b"", info=info, length=KEY_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """One client's place in one run and key epoch; everything in it was checked.
+    """One client's membership in one run and key epoch. Every part was checked.
 
     Attributes:
         run: the run's id.
-        plan_fingerprint: names the plan in every signature.
-        context: the protection's keyless context.
-        protection: for the largest vector; `vector_of` makes it one of a round's.
-        member: holds the key that protects, and reveals sums where it is this client's to do so.
-        layout: of a round of all items, for what is the same in every round.
+        plan_fingerprint: identifies the plan in every signature.
+        context: the protection's context, without a secret key.
+        protection: the protection of the largest vector. `vector_of` makes it one for a round's
+            vector.
+        member: has the key that protects vectors, and opens sums if this client has that right.
+        layout: the layout of a round of all items, for values that every round shares.
     """
 
     identity: Identity
@@ -92,44 +93,44 @@ class Membership:
 
     @property
     def client_id(self) -> ClientId:
-        """This client's id."""
+        """The id of this client in the roster."""
         return self.identity.client_id
 
     @property
     def federation(self) -> str:
-        """The federation's name."""
+        """The name of the federation."""
         return self.plan.federation.name
 
     @property
     def epoch(self) -> int:
-        """The key epoch."""
+        """The key epoch of this membership."""
         return self.roster.epoch
 
     @property
     def revealer_id(self) -> ClientId | None:
-        """Who alone opens sums; None where each member decrypts what is published."""
+        """The only party that opens sums, or None if each member decrypts published sums."""
         return None if self.roster.revealer is None else self.roster.revealer.client_id
 
     @property
     def is_revealer(self) -> bool:
-        """Whether this is the key authority's revealer, who trains nothing."""
+        """Whether this party is the key authority's revealer, which trains nothing."""
         return self.revealer_id == self.client_id
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the coordinator cannot read the rounds' sums."""
+        """Whether the rounds' sums are hidden from the coordinator."""
         return self.protection.needs_reveal
 
     @property
     def shares_key(self) -> bool:
-        """Whether each member decrypts the published sum: the papers' protocol."""
+        """Whether each member decrypts the published sum, as in the papers' protocol."""
         return self.is_encrypted and self.roster.revealer is None
 
     @property
     def minimum_summands(self) -> int:
-        """The fewest distinct clients of a sum that may be opened or believed.
+        """The fewest distinct clients in a sum that may be opened or trusted.
 
-        The plan counts, too: its minima are what this client agreed to when it enrolled.
+        The plan's minima apply too, because this client agreed to them when it enrolled.
         """
         rounds = self.plan.rounds
         if not self.protection.hides_updates:
@@ -142,7 +143,7 @@ class Membership:
         )
 
     def seal_of(self, round_id: RoundId) -> RoundSeal:
-        """Return what seals and tags the results of a round."""
+        """Return the object that seals and tags the results of a round."""
         return RoundSeal(
             group_key=self.secrets.group_key,
             federation=self.federation,
@@ -152,19 +153,17 @@ class Membership:
         )
 
     def vector_of(self, kind: RoundKind, n_rows: int) -> RoundVector:
-        """Return what belongs to a round's vector, made once for each length.
+        """Return the objects for a round's vector, made once for each length.
 
         Args:
-            n_rows: item rows that the round covers.
+            n_rows: the number of item rows that the round covers.
 
         Raises:
-            SettingsError: nothing can be trained with so many rows.
+            SettingsError: training isn't possible with this number of rows.
         """
         key = (kind == "count", n_rows)
         if key not in self._vectors:
-            layout = Layout.of(self.plan, n_rows, len(self.catalogue))
-            if kind == "count":
-                layout = Layout.counting(self.plan, n_rows)
+            layout = Layout.of_round(self.plan, kind, n_rows, len(self.catalogue))
             protection = self.protection.over(layout.vector_spec)
             self._vectors[key] = RoundVector(
                 layout=layout,
@@ -175,9 +174,9 @@ class Membership:
         return self._vectors[key]
 
     def stated_rows(self, rows: ActiveRows) -> StatedRows:
-        """Return what members say of the rows that vectors cover.
+        """Return the item rows that vectors cover, as members state them in reports.
 
-        The list's digest is keyed where the coordinator must not know whether it guessed it.
+        The digest of the list is keyed if the coordinator must not be able to confirm a guess.
         """
         if rows.is_whole or not self.is_encrypted:
             return rows.stated(self.federation, self.run)
@@ -186,15 +185,15 @@ class Membership:
         return StatedRows(n_rows=rows.n_rows, digest=tag)
 
     def close(self) -> None:
-        """Forget the key; nothing can be protected or revealed afterwards."""
+        """Delete the key. Afterwards, nothing can be protected or opened."""
         for vector in self._vectors.values():
             vector.member.close()
         self.member.close()
 
     def base_state(self, version: RoundId, shared: SharedState) -> bytes:
-        """Return the digest by which contributors name the model that they start from.
+        """Return the digest that contributors use to name the model that they start from.
 
-        It is keyed where the coordinator must not know the model, or whether it guessed it.
+        It is keyed if the coordinator must not know the model or be able to confirm a guess.
         """
         content = shared.canonical_bytes()
         if self.is_encrypted:
@@ -209,9 +208,9 @@ class Membership:
     def tag_name(self, round_id: RoundId, client_id: ClientId, nonce: bytes) -> bytes:
         """Return the name under which an update is tagged.
 
-        It is a secret between the revealer and the update's author. A member that hands in what was
-        made from another's ciphertext has to take that one's pad off, and cannot, although it knows
-        the key that members share. Without a revealer nothing is tagged.
+        Only the revealer and the update's author know it. A member that copies another's ciphertext
+        would have to remove that author's pad. It can't, although it knows the key that members
+        share. Without a revealer, nothing is tagged.
         """
         name = canonical("fedrec tag name v1", self.run, self.epoch, round_id, client_id, nonce)
         revealer = self.roster.revealer
@@ -226,7 +225,7 @@ class Membership:
     def tag_names(
         self, round_id: RoundId, contributions: tuple[UploadHeader, ...]
     ) -> tuple[bytes, ...]:
-        """Return the names of the updates that a sum must consist of."""
+        """Return the names of the updates that a sum must contain."""
         return tuple(
             self.tag_name(round_id, header.client_id, header.nonce) for header in contributions
         )
@@ -261,11 +260,11 @@ class Membership:
     def report_on(
         self, round_id: RoundId, shared: SharedState, rows: StatedRows, metrics: bytes = b""
     ) -> Report:
-        """Return this client's signed word on the model that it has after a round.
+        """Return this client's signed report on its model after a round.
 
         Args:
-            rows: that vectors cover from now on.
-            metrics: what the round measured; empty with a copy of the model.
+            rows: the item rows that vectors cover from now on.
+            metrics: the round's metrics, or empty after a snapshot.
         """
         report = Report(
             federation=self.federation,
@@ -283,29 +282,29 @@ class Membership:
     def check_contributions(
         self, terms: AnnouncedRound, contributions: tuple[UploadHeader, ...]
     ) -> None:
-        """Check that a round's contributions are enough signed updates of distinct members.
+        """Check that a round's contributions are enough signed updates from distinct members.
 
-        All of them must be for the same kind of round from the same model: a client that was told
-        to measure among clients that train would not hide what they send.
+        All of them must be for the same kind of round from the same model. If one client measured
+        while the others trained, the sum would expose its metrics.
 
         Raises:
-            RefusedError: too few, too many, one client twice, or about another round, run,
-                epoch, kind or model.
-            PartialCell: without some of those with whom others are always summed.
-            NotInRoster: by somebody else.
-            BadSignature: not signed by its author.
-            ProtocolError: by another catalogue or plan, or of another length.
+            RefusedError: there are too few or too many, one client appears twice, or one is for
+                another round, run, epoch, kind or model.
+            PartialCell: some members of a cell's core are missing.
+            NotInRoster: an author isn't a member.
+            BadSignature: the author didn't sign one.
+            ProtocolError: one has another catalogue, plan or length.
         """
         found = len(contributions)
         if found < self.minimum_summands:
             raise RefusedError(
-                f"Round {terms.round} has {found} contributions, expected at least "
+                f"Round {terms.round} has {found} contributions, but needs at least "
                 f"{self.minimum_summands}."
             )
         most = self.protection.chosen.max_summands
         if self.is_encrypted and found > most:
             raise RefusedError(
-                f"Round {terms.round} has {found} contributions, expected at most {most} "
+                f"Round {terms.round} has {found} contributions, but at most {most} are allowed "
                 "(rounds.recompute_limit)."
             )
         if len({header.client_id for header in contributions}) < found:
@@ -327,19 +326,19 @@ class Membership:
         member = self.roster.member(header.client_id)
         author = header.client_id[:16]
         if header.catalogue_fingerprint != self.catalogue_fingerprint:
-            raise CatalogueMismatch(f"{author} contributed by another catalogue.")
+            raise CatalogueMismatch(f"{author} contributed with another catalogue.")
         if header.plan_fingerprint != self.plan_fingerprint:
             raise PlanMismatch(f"{author} contributed under another plan.")
         about = (header.federation, header.run, header.round, header.epoch)
         if about != (self.federation, self.run, terms.round, self.epoch):
             raise RefusedError(
-                f"A contribution by {author} is about {about}, expected "
-                f"{(self.federation, self.run, terms.round, self.epoch)}.",
-                remedy="Somebody replays a contribution; tell the data owners.",
+                f"{author} contributed to {about}, but "
+                f"{(self.federation, self.run, terms.round, self.epoch)} was expected.",
+                remedy="A contribution was replayed. Tell the data owners.",
             )
         terms.check_header(header)
         if bool(header.nonce) != self.is_tagged:
-            raise MalformedUpdate(f"{author}'s update has {len(header.nonce)} bytes of nonce.")
+            raise MalformedUpdate(f"{author}'s update has a nonce of {len(header.nonce)} bytes.")
         expected = self.vector_of(terms.kind, terms.rows.n_rows).message_bytes
         if header.length != expected:
             raise MalformedUpdate(f"{author} announces {header.length} bytes, expected {expected}.")
@@ -351,10 +350,10 @@ class Membership:
         statement: RevealStatement | None,
         known: RevealStatement | None = None,
     ) -> None:
-        """Check that the key authority says that it opened a round; see `statements`.
+        """Check the key authority's statement that it opened a round (see `statements`).
 
         Args:
-            known: what it said before.
+            known: its last known statement.
         """
         check_statement(statement, roster=self.roster, about=self._about(round_id))
         if statement is not None:
@@ -363,10 +362,11 @@ class Membership:
     def check_paused(
         self, statement: RevealStatement | None, contributions: tuple[UploadHeader, ...]
     ) -> None:
-        """Check that a published sum is over none of the cells that its statement pauses.
+        """Check that a published sum contains no cell that its statement pauses.
 
         Raises:
-            RefusedError: the roster has no such cells, or some of their members are in the sum.
+            RefusedError: the roster doesn't have these cells, or the sum contains some of their
+                members.
         """
         if statement is None or not statement.paused:
             return
@@ -374,19 +374,19 @@ class Membership:
         members = partition.members_of(paused)
         if not {cell.id for cell in partition.in_use}.issuperset(paused):
             raise RefusedError(
-                f"The key authority's word on round {statement.round} pauses cells that the roster "
-                "does not have."
+                f"The key authority's statement on round {statement.round} pauses cells that the "
+                "roster doesn't have."
             )
         if not members.isdisjoint(header.client_id for header in contributions):
             raise RefusedError(
-                f"The sum of round {statement.round} is over clients of cells that are paused."
+                f"The sum of round {statement.round} contains clients of paused cells."
             )
 
     def paused_by(self, statement: RevealStatement | None = None) -> int:
         """Return the number of this client's cell if it is paused, else 0.
 
         Args:
-            statement: the key authority's last word; that of another epoch says nothing of this.
+            statement: the key authority's last statement. One of another epoch doesn't count.
         """
         cell = self.roster.partition.cell_of(self.client_id)
         if cell is None:
@@ -396,7 +396,7 @@ class Membership:
         return cell.id if named or cell.state == "paused" else 0
 
     def check_reports(self, round_id: RoundId, reports: tuple[Report, ...]) -> Report:
-        """Check that members have the same model after a round; see `statements`."""
+        """Check that members have the same model after a round (see `statements`)."""
         return check_reports(reports, roster=self.roster, about=self._about(round_id))
 
     def _about(self, round_id: RoundId) -> About:
@@ -404,10 +404,10 @@ class Membership:
 
 
 def _agreement_of(contributions: tuple[UploadHeader, ...]) -> bytes:
-    """Return what the clients agreed on before their vectors, which all of these name alike."""
+    """Return what the clients agreed on before their vectors. All contributions name the same."""
     found = contributions[0].key_list
     if len(found) != DIGEST_BYTES:
         raise RefusedError(
-            "A contribution to a round of several steps names nothing that its clients agreed on."
+            "A contribution to a round of several steps doesn't name what its clients agreed on."
         )
     return found

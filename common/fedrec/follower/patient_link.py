@@ -1,4 +1,4 @@
-"""A link that outlives a coordinator's restart, counts the bytes, and waits until it is stopped."""
+"""A link that outlives a coordinator's restart, counts bytes, and waits until it is stopped."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from fedrec.wire.messages import (
 _T = TypeVar("_T")
 
 _LOOK_SECONDS = 0.25
-# A call left to itself has arrived by then, so that a goodbye does not overtake it.
+# Time for an abandoned call to arrive, so that a goodbye doesn't overtake it.
 _ARRIVES_SECONDS = 0.5
 
 
 class Stopped(BaseException):
-    """The process was asked to stop; like KeyboardInterrupt it is no error."""
+    """The process was asked to stop. Like KeyboardInterrupt, this isn't an error."""
 
 
 class StopSwitch:
-    """Remembers a request to stop, and interrupts waiting but never writing.
+    """Record a request to stop. It interrupts waiting but never writing.
 
     Everything on disk changes in one step, so stopping between two steps loses nothing.
     """
@@ -61,11 +61,11 @@ class StopSwitch:
         return self._requested
 
     def request(self) -> None:
-        """Ask to stop.
+        """Stop the process at the next safe point.
 
         Raises:
-            Stopped: at once, where the process is only waiting.
-            KeyboardInterrupt: when asked for the second time.
+            Stopped: at once, if the process is only waiting.
+            KeyboardInterrupt: at the second request.
         """
         if self._requested:
             raise KeyboardInterrupt
@@ -80,7 +80,7 @@ class StopSwitch:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Mark a stretch in which the process waits for others and writes nothing."""
+        """Mark a block in which the process waits for other parties and writes nothing."""
         self._interruptible = True
         try:
             self.check()
@@ -89,13 +89,15 @@ class StopSwitch:
             self._interruptible = False
 
     def aside(self, call: Callable[[], _T]) -> _T:
-        """Return what a call returns, made in a thread of its own; a request to stop ends the wait.
+        """Return a call's result.
 
-        A signal that interrupted gRPC itself could leave one of its locks taken for ever, and
-        closing the channel would never return. Here it only ever interrupts waiting.
+        The call runs in its own thread, and a request to stop ends the wait.
+
+        A signal inside gRPC could leave one of its locks taken forever, and closing the channel
+        would never return. Here a signal only interrupts waiting.
 
         Raises:
-            Stopped: somebody asked to stop; the call is left to itself.
+            Stopped: a stop was requested. The call is abandoned.
         """
         done = threading.Event()
         results: list[_T] = []
@@ -111,7 +113,7 @@ class StopSwitch:
         with self.interruptible():
             try:
                 threading.Thread(target=work, name="call", daemon=True).start()
-                # A signal that comes just before the wait begins does not wake it: look again.
+                # A signal just before the wait begins doesn't wake it, so check again.
                 while not done.wait(_LOOK_SECONDS):
                     pass
             except Stopped:
@@ -123,7 +125,7 @@ class StopSwitch:
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Let SIGINT, SIGTERM and SIGHUP work this switch; only in the main thread."""
+        """Trigger this switch on SIGINT, SIGTERM and SIGHUP. Works in the main thread only."""
 
         def ask(number: int, frame: FrameType | None) -> None:
             self.request()
@@ -133,14 +135,14 @@ class StopSwitch:
 
 
 class Backoff:
-    """Pauses of a random length below a doubling bound.
+    """Wait for random times below a doubling limit.
 
     Args:
         stop: ends a pause early.
-        sleep: waits so many seconds.
+        sleep: waits for a number of seconds.
         jitter: returns a number from 0 to 1.
-        base_seconds: the bound of the first pause.
-        cap_seconds: the bound that is never exceeded.
+        base_seconds: the limit of the first pause.
+        cap_seconds: the largest limit.
         maximum_attempts: failed attempts in a row after which to give up. 0 never gives up.
     """
 
@@ -162,7 +164,7 @@ class Backoff:
         self._cap = cap_seconds
 
     def pause(self, attempt: int) -> float:
-        """Wait after the attempt of that number, from 0; return the seconds waited."""
+        """Wait after an attempt, numbered from 0. Return the seconds waited."""
         seconds = self._jitter() * min(self._cap, self._base * 2.0 ** min(attempt, 30))
         with self.stop.interruptible():
             self._sleep(seconds)
@@ -170,14 +172,16 @@ class Backoff:
 
 
 PASSING = (Unreachable, StorageError, InternalError, TooLarge)
-"""Troubles of the coordinator that end without us: it is down, its disk is full, it failed, its
-limits are too low, or it still counts streams that broke off."""
+"""Errors of the coordinator that pass by themselves.
+
+It is down, its disk is full, it failed, its limits are too low, or it still counts broken streams.
+"""
 CORRUPT_TRIES = 5
 
 
 @dataclass(slots=True)
 class Meter:
-    """Bytes sent and received: payloads, and the headers and statements that are signed."""
+    """Count bytes sent and received: payloads, and signed headers and statements."""
 
     sent: int = 0
     received: int = 0
@@ -191,16 +195,16 @@ def patient_link(
     *,
     on_answer: Callable[[int], None] = lambda failed: None,
 ) -> Link:
-    """Return a link that repeats every call on another one until the coordinator answers.
+    """Return a link that repeats every call on another link until the coordinator answers.
 
-    Every call of the protocol is idempotent, so repeating one is always safe.
+    Every call of the protocol is idempotent, so repeating it is always safe.
 
     Args:
-        link: the link to be patient with.
-        meter: counts what is sent, at every attempt anew, and received.
+        link: the link to call.
+        meter: counts the bytes of every attempt.
         backoff: how long to pause, what interrupts it, and after how many attempts to give up.
-        on_trouble: told what failed, once until something else does.
-        on_answer: told how many attempts in a row had failed, once one succeeds.
+        on_trouble: called with the failure, once until another one occurs.
+        on_answer: called with the number of failed attempts, once one succeeds.
     """
 
     def call(method: Callable[..., Any], /, *sent: Any, **named: Any) -> Any:
@@ -214,7 +218,8 @@ def patient_link(
                     raise
                 problem: FedrecError = error
             except CorruptUpload as error:
-                # Counted alone: a line that was down for an hour cuts streams as it comes back.
+                # Counted separately: a line that was down for an hour breaks streams when it comes
+                # back.
                 corrupt += 1
                 if corrupt == CORRUPT_TRIES:
                     raise
@@ -224,7 +229,7 @@ def patient_link(
                 if attempt:
                     on_answer(attempt)
                 return answer
-            # Every answer of a coordinator whose disk is full has an incident of its own.
+            # Every answer of a coordinator with a full disk has its own incident.
             trouble = problem.message.replace(problem.incident, "")
             if trouble != told:
                 on_trouble(problem)
@@ -232,12 +237,12 @@ def patient_link(
             backoff.pause(attempt)
             attempt += 1
 
-    # It has the methods of the link that it calls, with their types.
+    # It has the link's methods with their types.
     return cast(Link, _Called(link, call))
 
 
 class _Called:
-    """Makes every call of a link by one function; closing is none."""
+    """Send every call of a link but `close` through one function."""
 
     def __init__(self, link: Link, call: Callable[..., Any]) -> None:
         self._link = link
@@ -247,12 +252,12 @@ class _Called:
         return partial(self._call, getattr(self._link, method))
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._link.close()
 
 
 def _payload_bytes(*values: object) -> int:
-    """Return the bytes that are payload, or signed, of a link's arguments or answers."""
+    """Return the number of payload or signed bytes in a call's arguments or result."""
     total = 0
     for value in values:
         match value:

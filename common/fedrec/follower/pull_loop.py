@@ -1,4 +1,4 @@
-"""The pull loop: ask what to do, do it, ask again; for ever, through every interruption."""
+"""The pull loop: ask for a task, do it, and ask again, through every interruption."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from fedrec.wire.messages import (
 Work = Wait | Train | StepTask | Reveal | MakeSnapshot | Finished
 POLL_SECONDS = 30.0
 BRISK_SECONDS = 0.5
-"""An answer without work that came faster than this is not asked for again at once."""
+"""After an answer without work that came faster than this, the loop pauses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochChanged:
-    """The federation has newer keys than this session: enrol again."""
+    """The federation has newer keys than this session. The client must enrol again."""
 
     epoch: int
 
 
 class RollbackDetection:
-    """Recognises a coordinator that was set back, and waits for it."""
+    """Detect a coordinator that was reset to an earlier state, and wait for it."""
 
     def __init__(self, context: RoundContext) -> None:
         self._context = context
@@ -49,13 +49,13 @@ class RollbackDetection:
         self._went_back: tuple[RoundId, RoundId] | None = None
 
     def remembered(self) -> Remembered:
-        """Return what to tell the coordinator with the next question."""
+        """Return the round to report to the coordinator with the next request."""
         if self._went_back is None:
             return NOTHING
         return replace(NOTHING, statement=self._store.state.statement)
 
     def agrees(self, task: Task) -> bool:
-        """Tell whether the coordinator knows what it once published; wait for it where not."""
+        """Return True if the coordinator knows all that it published. Otherwise, wait for it."""
         if task.published_round < self._store.state.version:
             return self._wait_for(self._store.state.version, task.published_round)
         self._went_back = None
@@ -74,14 +74,14 @@ class RollbackDetection:
 
 
 class PullLoop(ABC):
-    """The pull loop of one run and key epoch, whatever the work.
+    """Run one run and key epoch, for any kind of work.
 
     Args:
         stop: the request to stop.
-        backoff: how long to pause when there is nothing to do.
+        backoff: how long to pause without a task.
         clock: the time.
-        catching_up: takes what was published.
-        rollbacks: recognises who was set back.
+        catching_up: applies published rounds.
+        rollbacks: detects a coordinator that was reset.
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class PullLoop(ABC):
         self._catching_up = catching_up
 
     def run(self) -> Finished | EpochChanged:
-        """Work until the run is over or the keys changed.
+        """Work until the run ends or the keys change.
 
         Raises:
-            Stopped: somebody asked to stop; everything is saved.
-            FedrecError: the follower cannot, or must not, go on.
+            Stopped: a stop was requested. Everything is saved.
+            FedrecError: the follower can't or must not continue.
         """
         self._begin()
-        # Whether the last report arrived before a crash, or under the keys before, nobody knows.
+        # The last report may not have arrived: a crash or new keys came between.
         self._catching_up.report(self._model.version)
         idle = 0
         while True:
@@ -146,10 +146,10 @@ class PullLoop(ABC):
                 idle += 1
 
     def _before_asking(self) -> None:  # noqa: B027 (not every follower has something to say)
-        """Say what stands in the way, before the coordinator is asked what to do."""
+        """Report anything that needs attention before the next task is requested."""
 
     def _do(self, task: Task) -> bool:
-        """Catch up and do one task; tell whether there was something to do."""
+        """Catch up and do one task. Return True if there was work."""
         self._catching_up.catch_up(task.published_round)
         if _newer_epoch(task, self._membership.epoch) is not None:
             return True
@@ -160,16 +160,16 @@ class PullLoop(ABC):
             self._journal.tell("reveal_refused", _round_of(task), detail=error.message)
             return False
         except RoundError as error:
-            # The coordinator and we crossed: what it asked for is over. It will ask anew.
+            # The coordinator's request crossed ours, and its round has ended. It will ask again.
             self._journal.tell("stale", _round_of(task), detail=error.message)
             return False
 
     @abstractmethod
     def _answer(self, work: Work) -> bool:
-        """Do what the coordinator asks for; tell whether there was something to do."""
+        """Do the coordinator's task. Return True if there was work."""
 
     def _begin(self) -> None:
-        """Do what comes before the first question."""
+        """Prepare for the first request."""
         self._journal.tell(
             "joined", detail=f"{self._membership.run}, key epoch {self._membership.epoch}"
         )
@@ -180,10 +180,10 @@ class PullLoop(ABC):
 
 
 def why_behind(error: NotInRoster | CoordinatorWentBack, store: FollowerStore[StoredState]) -> str:
-    """Return why a party waits for a coordinator whose key epoch is older than its own.
+    """Return why a party waits for a coordinator with an older key epoch than its own.
 
     Raises:
-        NotInRoster: the roster that does not list this party is no older one.
+        NotInRoster: the roster doesn't list this party, and it isn't older than this party's.
     """
     if isinstance(error, NotInRoster):
         known = store.state.epoch if store.is_bound else 0

@@ -1,4 +1,4 @@
-"""What a follower writes down for people: every round's cost, and everything that it refused."""
+"""A follower's journals for people: every round's cost, and every refusal."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _log = structlog.get_logger("fedrec.client")
 
 
 class AuditLog:
-    """Appends to `audit.jsonl` in the state folder; holds no vector, key or user."""
+    """Append refusals to `audit.jsonl` in the state folder. It contains no vector, key or user."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._path = folder / AUDIT_FILE
         self._clock = clock
 
     def refused(self, event: str, *, run: str, round_id: RoundId, error: FedrecError) -> None:
-        """Record what was refused and why."""
+        """Record an event that was refused, and the reason."""
         line = {
             "time": self._clock.now(),
             "event": event,
@@ -55,10 +55,10 @@ class RoundCost:
     """One round's line in `client-log.jsonl`.
 
     Attributes:
-        outcome: whether this client's update was counted in the published round; `abandoned`
-            where the round was never published.
-        bytes_up: payload bytes sent since the line before.
-        bytes_down: payload bytes received since the line before.
+        outcome: whether this client's update was counted in the published round, or `abandoned` if
+            the round was never published.
+        bytes_up: payload bytes sent since the previous line.
+        bytes_down: payload bytes received since the previous line.
     """
 
     round: RoundId
@@ -71,10 +71,10 @@ class RoundCost:
 
 
 class RoundJournal:
-    """Collects the costs of the rounds in progress and tells its listener.
+    """Collect the costs of the rounds in progress, and report events to the listener.
 
     Attributes:
-        run: the run that events are about from now on; empty before one is known.
+        run: the run of future events, or empty before one is known.
     """
 
     def __init__(self, folder: Path, clock: Clock, meter: Meter, on_event: OnEvent) -> None:
@@ -96,7 +96,7 @@ class RoundJournal:
         detail: str = "",
         seconds: float = 0.0,
     ) -> None:
-        """Report an event with the bytes of the round so far."""
+        """Report an event with the round's bytes up to now."""
         self._on_event(
             ClientEvent(
                 name=name,
@@ -111,7 +111,7 @@ class RoundJournal:
 
     @contextmanager
     def timed(self, round_id: RoundId, phase: Phase, name: EventName) -> Iterator[None]:
-        """Add the seconds of a block to a round's cost; report `name` when it ends well."""
+        """Add the seconds of a block to a round's cost. Report `name` if it succeeds."""
         began = self._clock.now()
         yield
         seconds = self._clock.now() - began
@@ -120,10 +120,10 @@ class RoundJournal:
         self.tell(name, round_id, seconds=seconds)
 
     def settle(self, round_id: RoundId, outcome: Outcome, why: str = "") -> None:
-        """Write a round's line, now that its end is known.
+        """Write a round's line once its outcome is known.
 
         Args:
-            why: it has this outcome, where that is known.
+            why: the reason for this outcome, if it is known.
         """
         cost = self._cost(round_id)
         cost.outcome = outcome
@@ -137,10 +137,10 @@ class RoundJournal:
         self.write()
 
     def write(self) -> None:
-        """Write the lines that a full disk did not take.
+        """Write the lines that are pending because the disk was full.
 
         Raises:
-            DiskFull: it still takes nothing.
+            DiskFull: the disk is still full.
         """
         while self._lines:
             append_line(self._path, self._lines[0])

@@ -1,4 +1,4 @@
-"""One round as its members must have been told it: its terms, its vector, its seal."""
+"""One round as all its members must have received it: its terms, its vector and its seal."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from fedrec.protection import PROTECTIONS, Accumulator, Member, Protection
 from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import RoundKind, UploadHeader
 
-_REMEDY = "The coordinator told clients different things about a round; tell the data owners."
+_REMEDY = "The coordinator announced different rounds to different clients. Tell the data owners."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedRound:
-    """What the coordinator says about a round, and what follows from this client's model.
+    """A round that the coordinator announced, completed from this client's model.
 
     Attributes:
         base_round: the published round whose model is trained.
-        base_state: digest of that model, as this client has it.
+        base_state: the digest of this client's copy of that model.
         rows: the item rows that the round's vectors cover.
-        key_list: under masks the digest of the list of keys; else empty.
+        key_list: the digest of the list of keys under masks, else empty.
     """
 
     round: RoundId
@@ -38,46 +38,46 @@ class AnnouncedRound:
     key_list: bytes = b""
 
     def check_header(self, header: UploadHeader) -> None:
-        """Check that a contributor was told the same, and has the same model.
+        """Check that a contributor received the same announcement and has the same model.
 
         Raises:
-            RefusedError: naming what differs.
+            RefusedError: a value differs. The error names it.
         """
         author = header.client_id[:16]
         if (header.kind, header.base_round) != (self.kind, self.base_round):
             raise RefusedError(
                 f"{author} contributed to a round of kind {header.kind} from version "
-                f"{header.base_round}, expected kind {self.kind} from version {self.base_round}.",
+                f"{header.base_round}, not of kind {self.kind} from version {self.base_round}.",
                 remedy=_REMEDY,
             )
         if header.base_state != self.base_state:
             raise RefusedError(
-                f"{author} starts round {self.round} from another model of version "
-                f"{self.base_round} than this client's.",
+                f"{author} starts round {self.round} from a different model of version "
+                f"{self.base_round} than this client.",
                 remedy=_REMEDY,
             )
         if header.rows != self.rows:
             raise RefusedError(
-                f"{author} contributed to round {self.round} over {header.n_rows} item rows, or "
-                f"others than this client's {self.rows.n_rows}.",
+                f"{author} contributed {header.n_rows} item rows to round {self.round}. They "
+                f"differ from this client's {self.rows.n_rows} rows.",
                 remedy=_REMEDY,
             )
         if header.key_list != self.key_list:
             raise SplitView(
-                f"{author} contributed to round {self.round} for another list of keys.",
+                f"{author} contributed to round {self.round} with another list of keys.",
                 remedy=_REMEDY,
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundVector:
-    """What a member needs for one round's vectors.
+    """The objects that a member needs for one round's vectors.
 
     Attributes:
-        layout: where each part stands.
-        protection: adds up messages of such vectors.
-        member: protects this client's vector, and reveals sums where it holds the key.
-        context: the protection's keyless context.
+        layout: the position of each part.
+        protection: adds up protected vectors.
+        member: protects this client's vector, and opens sums if it has the key.
+        context: the protection's context, without a secret key.
     """
 
     layout: Layout
@@ -87,7 +87,7 @@ class RoundVector:
 
     @property
     def message_bytes(self) -> int:
-        """Length of every protected vector."""
+        """The length of every protected vector."""
         return self.protection.chosen.message_bytes
 
     def accumulator(self) -> Accumulator:
@@ -95,7 +95,7 @@ class RoundVector:
         return self.protection.accumulator(self.context)
 
     def pack(self, aggregate: NDArray[np.int64]) -> bytes:
-        """Return an aggregate as the plain bytes that are sealed and published."""
+        """Return an aggregate as the plain bytes to seal and publish."""
         codec, context = self._codec()
         packed = codec.accumulator(context)
         packed.add(codec.member(context, b"none").protect(aggregate))
@@ -105,8 +105,8 @@ class RoundVector:
         """Return the aggregate that `pack`, or a coordinator without encryption, packed.
 
         Raises:
-            MalformedUpdate: another length, or values out of bounds.
-            RevealRefused: another number of summands.
+            MalformedUpdate: the length is wrong, or values are out of bounds.
+            RevealRefused: the number of summands is wrong.
         """
         codec, context = self._codec()
         return codec.member(context, b"none").reveal(blob, n_summands)
@@ -125,7 +125,7 @@ _STATE = "fedrec state v1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSeal(Secret):
-    """Binds sealed bytes and tags to a federation, run, epoch and round."""
+    """Bind sealed bytes and tags to a federation, run, epoch and round."""
 
     group_key: bytes = field(repr=False)
     federation: str
@@ -137,26 +137,26 @@ class RoundSeal(Secret):
         return canonical("fedrec round v1", self.federation, self.run, self.epoch, self.round)
 
     def seal_aggregate(self, packed: bytes) -> bytes:
-        """Seal a packed aggregate; the same bytes at every try."""
+        """Seal a packed aggregate. Every call gives the same bytes."""
         return seal_same(self.group_key, _AGGREGATE, self._context(), packed)
 
     def unseal_aggregate(self, sealed: bytes) -> bytes:
-        """Open what `seal_aggregate` made.
+        """Open an aggregate that `seal_aggregate` sealed.
 
         Raises:
-            BadSignature: sealed for another round, or changed.
+            BadSignature: the bytes were sealed for another round, or they were changed.
         """
         return unseal(self.group_key, _AGGREGATE, self._context(), sealed)
 
     def seal_snapshot(self, shared: bytes) -> bytes:
-        """Seal a copy of the shared model; all who have it make the same bytes of it."""
+        """Seal a snapshot of the shared model. All clients with the model get the same bytes."""
         return seal_same(self.group_key, _SNAPSHOT, self._context(), shared)
 
     def unseal_snapshot(self, sealed: bytes) -> bytes:
-        """Open what `seal_snapshot` made.
+        """Open a snapshot that `seal_snapshot` sealed.
 
         Raises:
-            BadSignature: sealed for another round, or changed.
+            BadSignature: the bytes were sealed for another round, or they were changed.
         """
         return unseal(self.group_key, _SNAPSHOT, self._context(), sealed)
 

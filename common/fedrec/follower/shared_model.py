@@ -1,4 +1,4 @@
-"""The shared model as every follower computes it, and what else work in a run is done with."""
+"""The shared model as every follower computes it, and the context of a follower's run."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class SharedModel:
-    """The shared state at the store's version, held in memory between rounds.
+    """Keep the shared state at the store's version in memory between rounds.
 
-    It is all that one has who opens sums and has no users.
+    A party that opens sums and has no users keeps nothing else.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class SharedModel:
 
     @property
     def version(self) -> RoundId:
-        """The last published round that the shared model contains."""
+        """The last published round in the shared model."""
         return self._store.state.version
 
     @property
     def shared(self) -> SharedState:
-        """The shared model."""
+        """The present model of items and shared parameters."""
         if self._shared is None:
             ref = self._store.state.shared
             self._shared = (
@@ -60,26 +60,26 @@ class SharedModel:
 
     @property
     def n_items(self) -> int:
-        """Items in the catalogue."""
+        """The number of items in the catalogue."""
         return self._half.n_items
 
     def read(self, raw: bytes) -> SharedState:
-        """Return a version of the model from the bytes that `stored` makes of it.
+        """Read a version of the model from the bytes that `stored` returned.
 
         Raises:
-            StorageError: they are none.
+            StorageError: the bytes don't encode a model.
         """
         return SharedState.from_bytes(raw, self._half.initial_shared)
 
     def stored(self, shared: SharedState) -> bytes:
-        """Return a version without the rows that everybody draws from the run's seed."""
+        """Return a version without the rows that every party draws from the run's seed."""
         return b"".join(self._parts(shared))
 
     def _parts(self, shared: SharedState) -> Iterator[bytes]:
         return shared.parts(self._half.initial_shared())
 
     def terms(self, round_id: RoundId, kind: RoundKind) -> AnnouncedRound:
-        """Return the terms of a round that follows from the present model."""
+        """Return the terms of the next round from the present model."""
         return AnnouncedRound(
             round=round_id,
             kind=kind,
@@ -89,19 +89,19 @@ class SharedModel:
         )
 
     def rows(self, kind: RoundKind) -> ActiveRows:
-        """Return the item rows that the vectors of a round from the present model cover."""
+        """Return the item rows that a round's vectors from the present model cover."""
         return self._half.travelling.rows(kind, self.shared)
 
     def vector(self, kind: RoundKind) -> RoundVector:
-        """Return what belongs to the vectors of a round from the present model."""
+        """Return the objects for vectors of a round from the present model."""
         return self._membership.vector_of(kind, self.rows(kind).n_rows)
 
     def rows_after(self, shared: SharedState) -> StatedRows:
-        """Return what is said of the rows that vectors cover once a model is published."""
+        """Return the item rows that vectors cover after a publication, as reports state them."""
         return self._membership.stated_rows(self._half.travelling.rows("train", shared))
 
     def _digest(self) -> bytes:
-        """Return the digest of the present model, made once for each version."""
+        """Return the digest of the present model, computed once for each version."""
         known = self._base_state
         if known is None or known[0] != self.version:
             made = self._membership.base_state(self.version, self.shared)
@@ -109,17 +109,17 @@ class SharedModel:
         return known[1]
 
     def applied(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> SharedState:
-        """Return the shared model that a checked aggregate leads to; changes nothing here."""
+        """Return the shared model that follows from a checked aggregate, without adopting it."""
         return self._half.apply(kind, self.shared.number, self.shared, aggregate)
 
     def counts(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what an aggregate counts for each item that it covers."""
+        """Return what an aggregate counts for each item it covers."""
         return self._half.travelling.counts(kind, self.shared, aggregate)
 
     def with_rows(
         self, kind: RoundKind, aggregate: NDArray[np.int64], kept: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
-        """Return an aggregate in which other items' rows are zero; see `Travelling.with_rows`."""
+        """Return an aggregate with zeros in other items' rows (see `Travelling.with_rows`)."""
         return self._half.travelling.with_rows(kind, self.shared, aggregate, kept)
 
     def check_sum(
@@ -128,10 +128,10 @@ class SharedModel:
         aggregate: NDArray[np.int64],
         contributions: Collection[UploadHeader],
     ) -> None:
-        """Refuse an aggregate that its contributors' users cannot add up to.
+        """Refuse an aggregate that its contributors' users can't add up to.
 
         Raises:
-            SumOutOfBounds: naming what leaves its bounds.
+            SumOutOfBounds: a part is out of bounds. The error names it.
         """
         self._half.travelling.check_sum(
             kind,
@@ -156,7 +156,8 @@ class SharedModel:
         """Move to a published round.
 
         Raises:
-            TrainingError: everybody's training diverged, so that more rounds would change nothing.
+            TrainingError: training diverged at every client, so further rounds would change
+                nothing.
         """
         measured = metrics.astype("<i8").tobytes()
         self._store.publish(round_id, self._parts(shared), metrics=measured, statement=statement)
@@ -165,7 +166,7 @@ class SharedModel:
     def _go_on_from(
         self, round_id: RoundId, shared: SharedState, metrics: NDArray[np.int64]
     ) -> None:
-        """Take the version that was committed for the present one; see `publish`."""
+        """Make the committed version the present one (see `publish`)."""
         self._shared = shared
         sums, least = MetricSums(metrics), self._half.plan.rounds.minimum_clients
         if sums.abstained >= least and not sums.participants:
@@ -181,8 +182,8 @@ class SharedModel:
         *,
         statement: RevealStatement | None = None,
     ) -> None:
-        """Take over a snapshot of the shared model; users keep what they know."""
-        # Statements are about trained rows; the others are nobody's to send.
+        """Adopt a snapshot of the shared model. Users keep their private parameters."""
+        # Statements cover trained rows only. Other rows are never sent.
         shared = self._half.apart(shared).over(self._half.initial_shared())
         self._store.adopt(round_id, self._parts(shared), statement=statement)
         self._shared = shared
@@ -190,15 +191,15 @@ class SharedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundContext:
-    """One follower's run and key epoch.
+    """The parts of one follower's run and key epoch.
 
     Attributes:
-        membership: what enrolment found.
-        link: the coordinator; patient, so that it raises nothing that passes by itself.
-        model: the model as it is here; with private parameters where this party trains.
+        membership: the membership that enrolment returned.
+        link: the link to the coordinator. It retries, so it raises no temporary errors.
+        model: this party's model, with private parameters if it trains.
         store: the state folder.
-        audit: where refusals go.
-        journal: where costs go, and who is told of events.
+        audit: the log of refusals.
+        journal: the journal of costs, which also reports events.
     """
 
     membership: Membership
@@ -209,7 +210,7 @@ class RoundContext:
     journal: RoundJournal
 
     def refused(self, event: str, round_id: RoundId, error: FedrecError) -> None:
-        """Note in the audit log what was refused, and why; a split view is named as such."""
+        """Record a refusal and its reason in the audit log. A split view is named as such."""
         if isinstance(error, SplitView):
             event = "split_view"
             self.journal.tell("split_view", round_id, detail=str(error))

@@ -1,8 +1,8 @@
-"""Whose word about a model is believed.
+"""Check the signatures that confirm a model.
 
-That of the key authority's revealer, which opens a round's sum alone. Where it did not say
-anything under this epoch's key, and in the papers' protocol, that of two members who have the same
-model.
+The key authority's revealer opens a round's sum alone, so its statement is enough. Without a
+statement under this epoch's key, and in the papers' protocol, the reports of two members that have
+the same model are needed.
 """
 
 from __future__ import annotations
@@ -17,33 +17,34 @@ About = tuple[str, str, RoundId, int]
 """Federation, run, round and epoch."""
 
 _LEAST_REPORTS = 2
-_REMEDY = "Do not go on; tell the data owners that the coordinator published this."
+_REMEDY = "Stop here, and tell the data owners that the coordinator published this."
 
 
 def check_statement(statement: RevealStatement | None, *, roster: Roster, about: About) -> None:
-    """Check that the key authority says that it opened a round.
+    """Check the key authority's statement that it opened a round.
 
     Raises:
-        BadSignature: it said nothing, or did not sign this.
-        RefusedError: it is about something else, or a refusal.
+        BadSignature: there is no statement, or the key authority didn't sign it.
+        RefusedError: the statement is about another round, or it is a refusal.
     """
     revealer = roster.revealer
     if statement is None or revealer is None or statement.client_id != revealer.client_id:
         raise BadSignature(
-            f"Round {about[2]} is not vouched for by the key authority, which alone opens sums.",
+            f"Round {about[2]} isn't signed by the key authority, the only party that opens sums.",
             remedy=_REMEDY,
         )
     _check_about(statement, about)
     if statement.refused:
-        raise RefusedError(f"The key authority refused round {about[2]}.", remedy=_REMEDY)
+        raise RefusedError(f"The key authority refused to open round {about[2]}.", remedy=_REMEDY)
     verify(revealer.signing_key, statement.statement(), statement.signature)
 
 
 def check_follows(statement: RevealStatement, known: RevealStatement | None) -> None:
-    """Check that a statement comes after one that is known, and names it where it is the next.
+    """Check that a statement comes after a known one, and names it if it is the next.
 
     Raises:
-        RefusedError: it does not: somebody shows an earlier one, or two chains of them exist.
+        RefusedError: the statement doesn't follow. It is an earlier one, or there are two chains of
+            statements.
     """
     if known is None:
         return
@@ -53,24 +54,24 @@ def check_follows(statement: RevealStatement, known: RevealStatement | None) -> 
     elif statement.sequence > known.sequence:
         return
     raise RefusedError(
-        f"Statement {statement.sequence} of the key authority, on round {statement.round}, does "
-        f"not follow {known.sequence}, on round {known.round}: expected {expected}.",
-        remedy="Do not go on; tell the data owners: the key authority may run from two folders.",
+        f"Statement {statement.sequence} of the key authority, on round {statement.round}, doesn't "
+        f"follow {known.sequence}, on round {known.round}: expected {expected}.",
+        remedy="Stop here, and tell the data owners. The key authority may run from two folders.",
     )
 
 
 def check_reports(reports: tuple[Report, ...], *, roster: Roster, about: About) -> Report:
-    """Check that two members or more have the same model after a round, and return a report.
+    """Check that at least two members have the same model after a round. Return a report.
 
     Raises:
-        RefusedError: they differ, or are about something else.
-        NotInRoster: by somebody else.
-        BadSignature: too few of them, or not signed by their authors.
+        RefusedError: the reports differ, or they are about another round.
+        NotInRoster: an author isn't a member.
+        BadSignature: there are too few reports, or an author didn't sign one.
     """
     members = {report.client_id for report in reports}
     if len(members) < _LEAST_REPORTS:
         raise BadSignature(
-            f"Round {about[2]} is vouched for by {len(members)} distinct members, expected "
+            f"Round {about[2]} has reports from {len(members)} distinct members, but needs "
             f"{_LEAST_REPORTS}."
         )
     for report in reports:
@@ -84,4 +85,4 @@ def check_reports(reports: tuple[Report, ...], *, roster: Roster, about: About) 
 def _check_about(said: RevealStatement | Report, about: About) -> None:
     found = (said.federation, said.run, said.round, said.epoch)
     if found != about:
-        raise RefusedError(f"A statement is about {found}, expected {about}.")
+        raise RefusedError(f"A statement is about {found}, but {about} was expected.")

@@ -1,8 +1,8 @@
-"""What a state folder says about its run: records in one transaction, and files that they name.
+"""A state folder's records of its run, committed in one transaction, and the files they name.
 
-A client's and the key authority's states have further records. Whose run a folder serves is checked
-here: it is tied to one at first use, and leaves it on request. Files are named by their content,
-and checked when they are read.
+The states of a client and of the key authority have further records. This module checks which run a
+folder serves. The first use binds the folder to a run, and the folder leaves the run on request.
+Files are named by their content, and are checked when they are read.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from fedrec.ids import RoundId, digest
 from fedrec.wire.messages import RevealStatement
 
 Content = bytes | Iterable[bytes]
-"""A file's, as a whole or in parts."""
+"""The content of a file, as a whole or in parts."""
 
 _PART_BYTES = 1 << 20
 
 _DAMAGED = "Restore the state folder from a backup, or start again with an empty one."
-_UNWRITABLE = "Check that the folder is writable, then start again."
+_UNWRITABLE = "Check that the folder is writable. Then start again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRef:
-    """Names a file of the state folder and what it must contain.
+    """The name of a file in the state folder and the digest of its content.
 
     Attributes:
-        sha256: hexadecimal digest of the content.
+        sha256: the hexadecimal digest of the content.
     """
 
     name: str
@@ -46,7 +46,7 @@ class FileRef:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Create a folder that only its owner may enter; tighten it where it exists already."""
+    """Create a folder that only its owner can open, or restrict an existing one."""
     try:
         make_private(folder)
         folder.chmod(0o700)
@@ -58,9 +58,9 @@ def write_blob(folder: Path, kind: str, data: Content) -> FileRef:
     """Write `data` under a name that follows from its content, and return its reference.
 
     Raises:
-        DiskFull: there is no space; what was there before is intact.
-        SettingsError: nothing may be written there.
-        StorageError: it cannot be written for another reason.
+        DiskFull: the disk is full. Existing files are intact.
+        SettingsError: the folder isn't writable.
+        StorageError: the file can't be written for another reason.
     """
     hashed, length = hashlib.sha256(), 0
     parts: Iterable[bytes | memoryview] = () if isinstance(data, bytes) else data
@@ -75,7 +75,7 @@ def write_blob(folder: Path, kind: str, data: Content) -> FileRef:
         with replacing(folder / kind, private=True, named=name) as file:
             for part in parts:
                 file.write(part)
-                # While the disk writes what is there, the rest is hashed.
+                # While the disk writes earlier parts, the rest is hashed.
                 begin_writing_back(file.fileno(), length, len(part))
                 hashed.update(part)
                 length += len(part)
@@ -88,7 +88,7 @@ def read_checked(folder: Path, ref: FileRef) -> bytes:
     """Return a file's content.
 
     Raises:
-        StorageError: the file is missing, or is not what was written.
+        StorageError: the file is missing, or its content changed.
     """
     path = folder / ref.name
     try:
@@ -100,10 +100,10 @@ def read_checked(folder: Path, ref: FileRef) -> bytes:
 
 
 def checked_path(folder: Path, ref: FileRef) -> Path:
-    """Return where a file lies whose content was checked without holding it in memory.
+    """Return the path of a file after checking its content without loading it into memory.
 
     Raises:
-        StorageError: the file is missing, or is not what was written.
+        StorageError: the file is missing, or its content changed.
     """
     path = folder / ref.name
     try:
@@ -119,8 +119,8 @@ def checked_path(folder: Path, ref: FileRef) -> Path:
 def _check_content(path: Path, ref: FileRef, length: int, found: str) -> None:
     if length != ref.length or found != ref.sha256:
         raise StorageError(
-            f"{path} is damaged: it has {length} bytes with SHA-256 {found}, expected "
-            f"{ref.length} bytes with {ref.sha256}.",
+            f"{path} is damaged: it has {length} bytes with SHA-256 {found}, but {ref.length} "
+            f"bytes with {ref.sha256} were expected.",
             remedy=_DAMAGED,
         )
 
@@ -130,17 +130,18 @@ _OTHERS = {
     *("unacknowledged", "acknowledged_header", "masking", "spent", "counted"),
     *("head", "opened", "revealed", "refused_sums", "paused", "cell_counts"),
 }
-"""Records of a client or the key authority. Earlier releases wrote all of them in both folders."""
+"""Records of a client or of the key authority. Earlier releases wrote all of them in both folders.
+"""
 _EMPTY = {b"null", b"[]", b"0"}
 
 
 def users_digest(users: UserSplit) -> str:
-    """Return what ties stored private vectors to the users they belong to."""
+    """Return the digest that binds stored private vectors to their users."""
     return digest("fedrec client users v1", *users.user_ids).hex()
 
 
 class Record(BaseModel):
-    """A value that is kept as JSON, its bytes in hexadecimal."""
+    """A value that is stored as JSON, with bytes in hexadecimal."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", ser_json_bytes="hex", val_json_bytes="hex"
@@ -148,12 +149,12 @@ class Record(BaseModel):
 
 
 class RunPin(Record):
-    """What must never change under a state folder.
+    """The values that must never change while a state folder serves a run.
 
     Attributes:
-        run: the run's id, drawn by the coordinator.
+        run: the run's id, which the coordinator drew.
         plan_json: the plan's canonical JSON.
-        users: hexadecimal digest of the users whose private state is kept, in their order.
+        users: the hexadecimal digest of the users with private state, in their order.
     """
 
     federation: str
@@ -164,17 +165,18 @@ class RunPin(Record):
 
 
 class StoredState(Record):
-    """What every follower keeps about one run; it commits one after the other.
+    """The state of one run that every follower keeps. Each commit replaces the one before.
 
     Attributes:
-        version: the last published round whose aggregate `shared` contains.
-        shared: the shared model; None at version 0, where it follows from the plan.
-        is_of_epoch: whether round `version` was read in the present epoch: later ones can be, too.
-        metrics: what round `version` measured, little-endian int64; empty at version 0 and after a
-            copy of the model.
-        statement: the key authority's last word on a published round that is known here: evidence
-            that the round was published.
-        left_runs: runs that this folder took part in before, and does not return to.
+        version: the last published round in `shared`.
+        shared: the shared model, or None at version 0, which follows from the plan.
+        is_of_epoch: whether round `version` was read in the present epoch. If so, later ones can be
+            read too.
+        metrics: the metrics of round `version`, as little-endian int64. Empty at version 0 and
+            after a snapshot.
+        statement: the key authority's last known statement on a published round, as evidence that
+            it was published.
+        left_runs: earlier runs of this folder, to which it doesn't return.
     """
 
     pin: RunPin
@@ -187,7 +189,7 @@ class StoredState(Record):
     left_runs: tuple[str, ...] = ()
 
     def files(self) -> set[str]:
-        """Return the names of all files that this state needs, whatever record names them."""
+        """Return the names of all files that this state needs, in any record."""
         found: set[str] = set()
         within: list[object] = [self]
         while within:
@@ -201,12 +203,12 @@ class StoredState(Record):
         return found
 
     def bound(self, first: Self, *, new_run: bool, folder: Path) -> Self:
-        """Return the state of the folder as it serves a run; the same one where nothing changes.
+        """Return the state for serving a run, unchanged if the folder already serves it.
 
         Args:
-            first: the state of a folder that knows only the run, in the epoch that was opened.
-            new_run: leave the present run for the coordinator's, and forget its models.
-            folder: for people.
+            first: the first state of the run, in the opened epoch.
+            new_run: leave the present run for the coordinator's, and delete its models.
+            folder: the folder, for errors.
 
         Raises:
             PlanMismatch: the folder belongs to another run, plan, catalogue or set of users.
@@ -222,40 +224,40 @@ class StoredState(Record):
         if changed:
             raise PlanMismatch(
                 f"{folder} was made with another {' and '.join(changed)} of run {pin.run}.",
-                remedy="Check client.state (--state) and data.path (--data), restore what was "
-                "changed (the data file's users, the catalogue or the plan), or start with a new "
-                "state folder.",
+                remedy="Check client.state (--state) and data.path (--data). Restore what was "
+                "changed (the data file's users, the catalogue or the plan), or start with "
+                "a new state folder.",
             )
         if epoch < self.epoch:
             raise epoch_went_back(self.epoch, epoch)
         return self if epoch == self.epoch else self.in_epoch(epoch)
 
     def in_epoch(self, epoch: int) -> Self:
-        """Return the state of the same run as a later key epoch begins."""
+        """Return the state of the same run at the start of a later key epoch."""
         return self.model_copy(update={"epoch": epoch, "is_of_epoch": False})
 
     def left_for(self, first: Self) -> Self:
-        """Return the first state of another run, with what outlives this one.
+        """Return the first state of another run, with the records that outlive this one.
 
         Args:
-            first: the state of a folder that knows only the other run.
+            first: the first state of the other run.
         """
         return first.model_copy(update={"left_runs": (*self.left_runs, self.pin.run)})
 
     def records(self) -> dict[str, bytes]:
-        """Return the fields by name, each as JSON."""
+        """Return the fields by name, each encoded as JSON."""
         fields = self.model_dump(mode="json")
         return {name: json.dumps(value).encode() for name, value in fields.items()}
 
     @classmethod
     def from_records(cls, records: Records, name: str) -> Self:
-        """Read what `records` returned.
+        """Read the fields that `records` returned.
 
         Args:
-            name: where they were, for errors.
+            name: the file's name, for errors.
 
         Raises:
-            StorageError: they are something else.
+            StorageError: the records don't form a state.
         """
         others = _OTHERS.difference(cls.model_fields)
         members = [
@@ -268,13 +270,13 @@ class StoredState(Record):
         except ValidationError as error:
             first = error.errors()[0]
             raise StorageError(
-                f"{name} cannot be understood: {first['loc']}: {first['msg']}.",
+                f"{name} isn't a valid state: {first['loc']}: {first['msg']}.",
                 remedy="Restore the state folder from a backup, or start again with an empty one.",
             ) from None
 
 
 def epoch_went_back(known: int, said: int) -> CoordinatorWentBack:
-    """Return the error of a coordinator whose key epoch is older than this client's."""
+    """Return the error for a coordinator with an older key epoch than this client's."""
     return CoordinatorWentBack(
         f"The coordinator went back from key epoch {known} to {said}. This client waits and keeps "
         "what it has."
@@ -284,21 +286,21 @@ def epoch_went_back(known: int, said: int) -> CoordinatorWentBack:
 def _check_leaving(
     stored: StoredState, pin: RunPin, epoch: int, *, new_run: bool, folder: Path
 ) -> None:
-    """Refuse to leave the present run for one that was left, is of an older epoch, or unasked."""
+    """Refuse to leave a run unasked, to return to an earlier run, or to go to an older epoch."""
     if pin.run in stored.left_runs:
         raise PlanMismatch(
             f"{folder} took part in run {pin.run} before and left it.",
-            remedy="Start with a new state folder, or call the coordinator of the new run.",
+            remedy="Start with a new state folder, or connect to the coordinator of the new run.",
         )
     if epoch < stored.epoch:
         raise PlanMismatch(
-            f"The coordinator's run is in key epoch {epoch}; this client knows {stored.epoch}, "
-            "and members may have been revoked since.",
+            f"The coordinator's run is in key epoch {epoch}, but this client has seen "
+            f"{stored.epoch}. Members may have been revoked since.",
             remedy="Ask the operator to install the newest epoch.",
         )
     if not new_run:
         raise PlanMismatch(
-            f"{folder} belongs to run {stored.pin.run}; the coordinator runs {pin.run}.",
+            f"{folder} belongs to run {stored.pin.run}, but the coordinator runs {pin.run}.",
             remedy="Start with a new state folder, or give --new-run to leave the old run.",
         )
 

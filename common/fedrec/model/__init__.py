@@ -1,1 +1,1 @@
-"""A model's tensors: what is shared, what stays with users, and how both are kept."""
+"""A model's tensors, shared and private, and how both are stored."""

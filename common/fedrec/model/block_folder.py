@@ -1,8 +1,8 @@
 """The files of blocked tables: named by their content, deleted when no version needs them.
 
-Two kinds of users keep a block: tables that are alive in this process, and versions that somebody
-committed (`keep`). Whatever moment the process dies at, the blocks of committed versions are there;
-all others go when the next process opens the folder.
+Two kinds of users keep a block: tables in use in this process, and committed versions (`keep`). If
+the process dies at any moment, the blocks of committed versions are still there. The next process
+that opens the folder deletes all others.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _FOLDERS: weakref.WeakValueDictionary[Path, BlockFolder] = weakref.WeakValueDict
 
 
 class BlockFolder:
-    """A folder of blocks, of which a process has one object; see `at`.
+    """A folder of blocks, for which a process has a single object. See `at`.
 
-    Nothing is made before something is written.
+    It creates nothing before the first write.
 
     Args:
-        path: the folder; None for one of the process's own, which goes with it.
+        path: the folder. None for the process's own, which is deleted with it.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -43,10 +43,10 @@ class BlockFolder:
         self._own: OwnFolder | None = None
         self._unlock: weakref.finalize[[], BlockFolder] | None = None
         self._owner = os.getpid()
-        # Tables end whenever the collector says so, also while the lock is held.
+        # The garbage collector may end tables at any moment, also while the lock is held.
         self._lock = threading.RLock()
         self._live: Counter[str] = Counter()
-        # None until somebody has said what is committed: before that nothing can be superseded.
+        # None until the committed versions are known: before that, no block can be superseded.
         self._kept: frozenset[str] | None = None
         self._checked: set[str] = set()
 
@@ -64,18 +64,18 @@ class BlockFolder:
         """The folder.
 
         Raises:
-            StorageError: it is of the process's own, and nothing was written yet.
+            StorageError: it is the process's own, and nothing was written yet.
         """
         if self._path is None:
-            raise StorageError("No table was written here yet.")
+            raise StorageError("No table has been written here yet.")
         return self._path
 
     def open(self) -> Path:
-        """Make the folder where it is missing, lock others out, and return where it is.
+        """Create the folder if it is missing, lock other processes out, and return its path.
 
         Raises:
             FolderInUse: another process writes there.
-            StorageError: it cannot be made.
+            StorageError: it cannot be created.
         """
         with self._lock:
             if self._path is None:
@@ -91,15 +91,15 @@ class BlockFolder:
         with reported(path, "written"):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._unlock = weakref.finalize(self, FolderLock(path, "Private tables").release)
-        # What a killed process was making.
+        # Unfinished files of a killed process.
         for file in path.glob(".*.new"):
             file.unlink(missing_ok=True)
 
     def room(self) -> tuple[Path, int]:
-        """Return where blocks lie, or will, and the bytes that they may take there in all.
+        """Return the folder for blocks, which may not exist yet, and the bytes that fit in it.
 
         Raises:
-            StorageError: the system does not say.
+            StorageError: the system does not report it.
         """
         place = Path(tempfile.gettempdir()) if self._path is None else self._path
         with reported(place):
@@ -123,7 +123,8 @@ class BlockFolder:
                 name = f"block-{hashlib.file_digest(content, 'sha256').hexdigest()}.bin"
                 target = self.path / name
                 with self._lock:
-                    # Before it is there: nobody may take it for superseded in between.
+                    # Before the file is there: no other thread may treat it as superseded in
+                    # between.
                     self._live[name] += 1
                     if target.exists() and name in self._checked:
                         file.unlink()
@@ -153,10 +154,10 @@ class BlockFolder:
         *,
         checked: bool = False,
     ) -> BlockedTable:
-        """Return a table of these blocks, which stay as long as it is used.
+        """Return a table of these blocks, which are kept as long as it is used.
 
         Args:
-            checked: whether the files were written or read by this process already.
+            checked: whether this process already wrote or read the files.
         """
         own = tuple(names)
         table = BlockedTable(
@@ -164,12 +165,12 @@ class BlockFolder:
         )
         with self._lock:
             self._live.update(own)
-        # The callback keeps this folder's object for as long as the table is used.
+        # The callback keeps this folder's object as long as the table is used.
         weakref.finalize(table, self.let_go, own)
         return table
 
     def check(self, name: str) -> None:
-        """Look, once a process, whether a block is what was written.
+        """Check, once per process, that a block has its original content.
 
         Raises:
             StorageError: it is missing or damaged.
@@ -189,7 +190,7 @@ class BlockFolder:
             self._checked.add(name)
 
     def keep(self, names: Iterable[str]) -> None:
-        """Say which blocks committed versions need, all others having been superseded.
+        """Set the blocks that committed versions need. All others are superseded.
 
         Raises:
             StorageError: another process writes here.
@@ -204,25 +205,25 @@ class BlockFolder:
             self._delete(file.name for file in self._path.iterdir() if _NAME.fullmatch(file.name))
 
     def close(self) -> None:
-        """Let another process write here; tables stay readable as long as it keeps their blocks."""
+        """Let another process write here. Tables stay readable as long as it keeps their blocks."""
         with self._lock:
             if self._own is not None:
                 return
             if self._unlock is not None:
                 self._unlock()
-            # What is committed from now on is for others to say.
+            # From now on, other processes decide what is committed.
             self._unlock = self._kept = None
             if _FOLDERS.get(self._path or Path()) is self:
                 del _FOLDERS[self._path or Path()]
 
     def hold(self, name: str) -> None:
-        """Count something as in use, until `let_go`; a name may also be that of a writer."""
+        """Count names as in use, until `let_go`. A name may also be a writer's."""
         with self._lock:
             self._live[name] += 1
 
     def let_go(self, names: Sequence[str]) -> None:
-        """Stop using names, once each, and delete what nobody needs any more."""
-        # A forked child has copies of the tables, and no say.
+        """Release names, once each, and delete blocks that are no longer needed."""
+        # A forked child has copies of the tables and must not delete anything.
         if os.getpid() != self._owner:
             return
         with self._lock:
@@ -230,7 +231,7 @@ class BlockFolder:
             gone = [name for name in set(names) if self._live[name] <= 0]
             for name in gone:
                 del self._live[name]
-            # Who only reads, beside the process whose folder it is, deletes nothing.
+            # A process that only reads, while another one owns the folder, deletes nothing.
             if self._own is not None or self._kept is not None:
                 self._delete(gone)
 
@@ -246,7 +247,7 @@ class BlockFolder:
             self._close()
 
     def _close(self) -> None:
-        """Remove the folder, if nothing is left in it."""
+        """Remove the folder if nothing is left in it."""
         assert self._path is not None
         if any(self._path.glob("*.bin")) or any(self._path.glob(".*.new")):
             return
@@ -272,23 +273,23 @@ class OwnFolder:
     Folders of the same prefix whose processes were killed are removed first.
 
     Args:
-        parent: folder in which it is made; None for the system's temporary one.
+        parent: folder in which it is created. None for the system's temporary one.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
 
     def __init__(self, parent: Path | None, prefix: str) -> None:
         within = Path(tempfile.gettempdir()) if parent is None else parent
         _remove_abandoned(within, prefix)
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=within))
-        # Locked before it has its name, so that nobody takes it for abandoned.
+        # Locked before it has its name, so that no other process treats it as abandoned.
         self._lock: IO[bytes] = (self.path / "new").open("wb")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         (self.path / "new").rename(self.path / _LOCK)
 
     def remove(self) -> None:
-        """Delete the folder; arrays that are mapped from it stay as they are."""
+        """Delete the folder. Arrays that are mapped from it stay valid."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
 
@@ -301,5 +302,5 @@ def _remove_abandoned(within: Path, prefix: str) -> None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:
-            # In use, another account's, or just being made.
+            # In use, another account's, or just being created.
             continue

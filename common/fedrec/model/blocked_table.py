@@ -1,8 +1,8 @@
-"""A table too large for memory, in files of consecutive users each: reading it.
+"""Read a table too large for memory, from files of consecutive users each.
 
-A version of a table is a list of file names. Versions that agree about a block name the same file,
-so that keeping three of them, of which two differ in a few users, takes little more than one.
-Nothing is mapped: rows are read where they are asked for.
+A version of a table is a list of file names. Versions with the same block name the same file, so
+three versions, two of which differ in a few users, take little more space than one. Nothing is
+mapped: rows are read on access.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from fedrec.durable import unwritten
 from fedrec.errors import StorageError
 
 BLOCK_BYTES = 4 << 20
-"""Bytes of a table that are read or written at once: few for memory, many for a disk."""
+"""Bytes of a table to read or write at once: few for memory, many for a disk."""
 
 _WHOLE_BELOW = 1 << 16
 _DAMAGED = "Restore the folder from a backup, or start again with an empty one."
-_UNWRITABLE = "Check that the folder is writable, then start again; what was kept before is intact."
+_UNWRITABLE = "Check that the folder is writable, then start again. Files from before are intact."
 
 
 def users_of_block(width: tuple[int, ...]) -> int:
-    """Return how many users' rows of a shape lie in one file."""
+    """Return the number of users whose rows of this shape are in one file."""
     return max(1, BLOCK_BYTES // max(1, 4 * int(np.prod(width, dtype=np.int64))))
 
 
 def by_block(
     rows: NDArray[np.int64], users_per_block: int
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield (block, places of `rows` that lie in it), by ascending block."""
+    """Yield (block, places of `rows` that are in it), by ascending block."""
     blocks = rows // users_per_block
     order = np.argsort(blocks, kind="stable")
     found, begins = np.unique(blocks[order], return_index=True)
@@ -45,13 +45,14 @@ def by_block(
 class BlockedTable:
     """One version of a table, read-only.
 
-    It is indexed like an array, by a row, a slice or an array of rows, and gives arrays in memory.
+    It is indexed like an array, by a row, a slice or an array of rows, and returns arrays in
+    memory.
 
     Args:
         path: the folder of the blocks.
         shape: (n_users, ...).
-        names: files, of `users_per_block` users each but the last.
-        check: called with a name before the first look into that file.
+        names: files, of `users_per_block` users each except the last.
+        check: called with a name before the first read of that file.
     """
 
     dtype = np.dtype(np.float32)
@@ -108,7 +109,7 @@ class BlockedTable:
         return found
 
     def users_in(self, block: int) -> int:
-        """Return how many users' rows a block holds."""
+        """Return the number of users whose rows are in a block."""
         return min(self.users_per_block, len(self) - block * self.users_per_block)
 
     def _read(
@@ -118,7 +119,7 @@ class BlockedTable:
         places: NDArray[np.int64],
         target: NDArray[np.float32],
     ) -> None:
-        """Read rows of a block, counted within it, into places of a flat target."""
+        """Read rows of a block, numbered within it, into places of a flat target."""
         name = self.names[block]
         if self._check is not None:
             self._check(name)
@@ -136,7 +137,7 @@ class BlockedTable:
                 os.close(handle)
 
     def check(self) -> None:
-        """Look at all blocks that this process has not looked at, if it is to.
+        """Check all blocks that this process has not checked yet, if it checks blocks.
 
         Raises:
             StorageError: one is missing or damaged.
@@ -146,11 +147,11 @@ class BlockedTable:
                 self._check(name)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `of_json` reads in another process of this account."""
+        """Return the input for `of_json` in another process of this account."""
         return {"blocks": str(self.path), **self.stored()}
 
     def stored(self) -> dict[str, Any]:
-        """Return what a version says of the table, beside the folder that it is in."""
+        """Return a version's record of the table, stored in the same folder as the version."""
         return {
             "shape": list(self.shape),
             "users_per_block": self.users_per_block,
@@ -159,13 +160,13 @@ class BlockedTable:
 
     @classmethod
     def of_json(cls, sent: Mapping[str, Any]) -> BlockedTable:
-        """Return a table that another process keeps, and has checked."""
+        """Return a table that another process keeps and has checked."""
         return cls(Path(sent["blocks"]), sent["shape"], sent["users_per_block"], sent["names"])
 
 
 @contextmanager
 def reported(path: Path, verb: Literal["read", "written"] = "read") -> Iterator[None]:
-    """Report what the system says about a file as an error of storage."""
+    """Report the system's error about a file as a storage error."""
     try:
         yield
     except OSError as error:

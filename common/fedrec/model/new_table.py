@@ -1,7 +1,7 @@
-"""A table in the making: rows of users in any order, then the others as they were.
+"""Build a new table: rows of users in any order, then the others unchanged.
 
-What fits memory becomes an array. What does not goes to files, one for each block of users of whom
-somebody is written, beside the blocks that are there; other blocks are not touched at all.
+A table that fits memory becomes an array. A larger one becomes files, one for each block with a
+changed user, in the folder of the existing blocks. Other blocks are not touched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class NewTable(ABC):
-    """Takes rows, and becomes a table once.
+    """Takes rows, then becomes a table.
 
     Args:
         shape: (n_users, ...).
@@ -35,7 +35,7 @@ class NewTable(ABC):
         self._written = np.zeros(shape[0], dtype=np.bool_)
 
     def write(self, rows: NDArray[np.int64], values: NDArray[np.float32]) -> None:
-        """Put rows, (n_rows, ...), in place.
+        """Write rows, (n_rows, ...), at their places.
 
         Raises:
             StorageError: the disk has no room for them.
@@ -49,14 +49,14 @@ class NewTable(ABC):
 
     @abstractmethod
     def _put(self, rows: NDArray[np.int64], values: NDArray[np.float32]) -> None:
-        """Put rows in place."""
+        """Write rows at their places."""
 
     @abstractmethod
     def finish(self, before: Table | None = None) -> Table:
         """Return the table.
 
         Args:
-            before: has the rows of users who were not written; None where all were.
+            before: has the rows of users that were not written. None if all were.
 
         Raises:
             StorageError: the disk has no room for it, or `before` is damaged.
@@ -74,7 +74,7 @@ class NewArray(NewTable):
         self._values[rows] = values
 
     def finish(self, before: Table | None = None) -> NDArray[np.float32]:
-        """Return the array; see `NewTable.finish`."""
+        """Return the array. See `NewTable.finish`."""
         rest = np.nonzero(~self._written)[0]
         if len(rest) and before is not None:
             self._values[rest] = before[rest]
@@ -82,11 +82,11 @@ class NewArray(NewTable):
 
 
 class BlockWriter:
-    """Puts rows into the files of blocks in the making; several processes may, at once.
+    """Writes rows into the files of new blocks, also from several processes at once.
 
     Args:
         path: folder of the blocks.
-        token: what names of files that are being made begin with.
+        token: prefix of the names of unfinished files.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class BlockWriter:
         self.row_bytes = 4 * int(np.prod(shape[1:], dtype=np.int64))
 
     def write(self, rows: NDArray[np.int64], values: NDArray[np.float32]) -> None:
-        """Put rows in place; see `NewTable.write`."""
+        """Write rows at their places. See `NewTable.write`."""
         if not len(rows) or not self.row_bytes:
             return
         flat = np.ascontiguousarray(values, dtype=np.float32).reshape(len(rows), -1)
@@ -105,12 +105,12 @@ class BlockWriter:
             self.write_block(block, rows[places] - block * self.users_per_block, flat[places])
 
     def write_block(self, block: int, rows: NDArray[np.int64], values: NDArray[np.float32]) -> None:
-        """Put rows, (n_rows, values of a row), counted within their block, in place."""
+        """Write rows, (n_rows, values of a row), at their places, numbered within their block."""
         path = self.file_of(block)
         with reported(path, "written"):
             handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
-                # Runs of neighbours are one write.
+                # A run of neighbouring rows is written at once.
                 order = np.argsort(rows, kind="stable")
                 breaks = np.nonzero(np.diff(rows[order]) != 1)[0] + 1
                 for run in np.split(order, breaks):
@@ -119,11 +119,11 @@ class BlockWriter:
                 os.close(handle)
 
     def file_of(self, block: int) -> Path:
-        """Return where a block is being made."""
+        """Return the unfinished file of a block."""
         return self.path / f".{self.token}-{block}.new"
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `of_json` reads in another process of this account."""
+        """Return the input for `of_json` in another process of this account."""
         return {
             "blocks": str(self.path),
             "token": self.token,
@@ -143,7 +143,7 @@ class NewBlocks(NewTable):
     """A table in the files of a folder.
 
     Attributes:
-        writer: where rows go; what others write with it is told to `note`.
+        writer: receives rows. Report rows that other processes write with it to `note`.
     """
 
     def __init__(self, folder: BlockFolder, shape: tuple[int, ...]) -> None:
@@ -152,7 +152,8 @@ class NewBlocks(NewTable):
         self.writer = BlockWriter(
             folder.open(), uuid4().hex, shape, users_of_block(tuple(shape[1:]))
         )
-        # The folder stays as long as its writer is counted; then what was taken in, too.
+        # The folder stays as long as its writer is counted. Then the same holds for its finished
+        # files.
         self._used = [self.writer.token]
         folder.hold(self.writer.token)
         self._end = weakref.finalize(self, _end, folder, self.writer, self._used, os.getpid())
@@ -161,7 +162,7 @@ class NewBlocks(NewTable):
         self.writer.write(rows, values)
 
     def finish(self, before: Table | None = None) -> BlockedTable:
-        """Return the table, on disk; see `NewTable.finish`."""
+        """Return the table, on disk. See `NewTable.finish`."""
         held = self.writer.users_per_block
         same = (
             before
@@ -197,7 +198,7 @@ def _write_all(handle: int, values: NDArray[np.float32], offset: int) -> None:
 
 
 def _end(folder: BlockFolder, writer: BlockWriter, used: list[str], owner: int) -> None:
-    """Delete what was begun and not finished."""
+    """Delete unfinished files."""
     if os.getpid() != owner:
         return
     for file in writer.path.glob(f".{writer.token}-*.new"):

@@ -1,4 +1,4 @@
-"""What a federation shares, and what stays with the users, as two types that never mix."""
+"""The shared state of a federation and the private state of users, as two types that never mix."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def _check(raw: bytes, kind: str) -> dict[str, NDArray[np.generic]]:
     try:
         tensors: dict[str, NDArray[np.generic]] = load(raw)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        # A state may come from another member: types that numpy does not know are no defect here.
+        # A state may come from another member: numpy may not know its types, which is not a defect
+        # here.
         raise StorageError(
             f"This is not a stored {kind} state: {error}.",
             remedy=_EMPTY_FOLDER,
@@ -40,12 +41,12 @@ def _check(raw: bytes, kind: str) -> dict[str, NDArray[np.generic]]:
 
 @dataclass(frozen=True, eq=False)
 class Rest:
-    """The rows of item tables that the rounds of a run leave as they are.
+    """The rows of item tables that the rounds of a run do not change.
 
     Attributes:
         index: rows of the other items, which are trained, ascending int64 (n_active,).
-        tables: by name, whole tables (n_items, ...) whose rows of `index` are out of date; None
-            where only the trained rows are known.
+        tables: by name, whole tables (n_items, ...) whose rows of `index` are out of date. None if
+            only the trained rows are known.
     """
 
     index: NDArray[np.int64]
@@ -56,17 +57,17 @@ class Rest:
 class SharedState:
     """The published model: the same bits at every party.
 
-    Once it is known which items are trained, their rows are kept apart from the others, so that
-    a version of a large catalogue is as small as what was trained.
+    Once the trained items are known, their rows are kept apart from the others. A version of a
+    large catalogue is then as small as its trained part.
 
     Attributes:
-        kept: float64 arrays by parameter name; item tables have the rows of `rest.index` only,
-            where that is given.
-        holders: number of users who hold each item, int64 (n_items,), or None before the first
-            (counting) round has been published. Which rows are trained follows from it for good.
-        rest: the other rows; None where all are kept.
-        recounted: the same by the last counting round, where there was more than one.
-        trained: training rounds that have been published.
+        kept: float64 arrays by parameter name. If `rest.index` is set, item tables have only its
+            rows.
+        holders: number of users that hold each item, int64 (n_items,), or None before the count
+            round has been published. It determines the trained rows permanently.
+        rest: the other rows. None if all are kept.
+        recounted: the same by the last count round, if there was more than one.
+        trained: number of published training rounds.
     """
 
     kept: Mapping[str, NDArray[np.float64]]
@@ -77,12 +78,12 @@ class SharedState:
 
     @property
     def number(self) -> int:
-        """What a round that starts from this version draws samples, shuffles and bases from.
+        """The number from which a round with this base version draws samples, shuffles and bases.
 
-        It follows from the version alone: the key holder cannot choose it, and a round that
-        was given up does not move it. The first is 2: where no round is given up it is then the
-        round's own number, since round 1 counts, and results keep the bits that they had when
-        that was taken.
+        It follows from the version alone: the key holder cannot choose it, and an abandoned round
+        does not change it. The first is 2. Without abandoned rounds it is then the round's own
+        number, since round 1 counts. Results thus keep the bits of earlier versions, which used the
+        round's number.
         """
         return 2 + self.trained
 
@@ -115,17 +116,17 @@ class SharedState:
         return self.tensors[name][index]
 
     def with_tensors(self, **tensors: NDArray[np.float64]) -> SharedState:
-        """Return a copy in which some tensors are replaced."""
-        # Arithmetic of arrays without axes gives scalars, which are no arrays.
+        """Return a copy with some tensors replaced."""
+        # Arithmetic of arrays without axes results in scalars, which are not arrays.
         arrays = {name: np.asarray(value) for name, value in tensors.items()}
         return replace(self, kept=MappingProxyType({**self.tensors, **arrays}), rest=None)
 
     def with_holders(self, holders: NDArray[np.int64]) -> SharedState:
-        """Return a copy that knows the item counts."""
+        """Return a copy with the item counts."""
         return replace(self, kept=self.tensors, holders=holders, rest=None, recounted=None)
 
     def counted(self, counts: NDArray[np.int64]) -> SharedState:
-        """Return what a counting round leads to: after the first one rows stay as they are."""
+        """Return the version after a count round. After the first one, rows stay the same."""
         if self.holders is None:
             return self.with_holders(counts)
         return replace(self, recounted=counts)
@@ -140,7 +141,7 @@ class SharedState:
         return replace(self, kept=MappingProxyType({**self.tensors, **rows}), rest=rest)
 
     def part(self) -> SharedState:
-        """Return what is kept as a model of the trained items alone."""
+        """Return the kept part as a model of the trained items alone."""
         if self.rest is None:
             return self
         index = self.rest.index
@@ -150,14 +151,14 @@ class SharedState:
         return replace(self, holders=holders, recounted=again, rest=None)
 
     def with_part(self, part: SharedState) -> SharedState:
-        """Return a version that keeps what became of `part()`."""
+        """Return a version with the new state of `part()`."""
         return replace(self, kept=part.kept)
 
     def over(self, first: SharedState) -> SharedState:
-        """Return a version whose other rows are those of a run's first version.
+        """Return a version with the other rows of a run's first version.
 
         Raises:
-            StorageError: it is not known which tables they are of.
+            StorageError: the tables of these rows are unknown.
         """
         if self.rest is None:
             return self
@@ -167,14 +168,14 @@ class SharedState:
         return replace(self, rest=Rest(self.rest.index, MappingProxyType(tables)))
 
     def to_bytes(self, initial: SharedState | None = None) -> bytes:
-        """Return the state in safetensors form; see `parts`."""
+        """Return the state in safetensors form. See `parts`."""
         return b"".join(self.parts(initial))
 
     def parts(self, initial: SharedState | None = None) -> Iterator[bytes]:
         """Yield the state in safetensors form, in parts.
 
         Args:
-            initial: what a reader gives to `from_bytes`; its rows are left out.
+            initial: the first version, which a reader passes to `from_bytes`. Its rows are omitted.
         """
         arrays: dict[str, NDArray[np.generic]] = self._counts()
         tables: Mapping[str, NDArray[np.float64]] = {}
@@ -192,7 +193,7 @@ class SharedState:
         return file_parts(arrays)
 
     def _counts(self) -> dict[str, NDArray[np.generic]]:
-        """Return by name what is integers."""
+        """Return the integer arrays by name."""
         found: dict[str, NDArray[np.generic]] = {"trained": np.asarray(self.trained, np.int64)}
         counted = {"holders": self.holders, "recounted": self.recounted}
         return found | {name: values for name, values in counted.items() if values is not None}
@@ -201,14 +202,14 @@ class SharedState:
     def from_bytes(
         cls, raw: bytes, initial: Callable[[], SharedState] | None = None
     ) -> SharedState:
-        """Read `to_bytes`.
+        """Read the result of `to_bytes`.
 
         Args:
-            initial: returns the first version of the run, which has the rows that were left out;
-                without it only the trained rows of such a state are known.
+            initial: returns the first version of the run, which has the omitted rows. Without it,
+                only the trained rows of such a state are known.
 
         Raises:
-            StorageError: when the bytes are no shared state.
+            StorageError: the bytes are not a shared state.
         """
         arrays = _check(raw, "shared")
         found: dict[str, dict[str, NDArray[np.float64]]] = {"shared": {}, "rows": {}, "rest": {}}
@@ -222,7 +223,7 @@ class SharedState:
         if not kept or ("index" in arrays) < bool(found["rows"] or found["rest"]):
             raise StorageError(f"This is not a stored shared state: it has {sorted(arrays)}.")
         if initial is not None and found["rest"]:
-            raise StorageError("This is not a stored shared state: it has rows of its first one.")
+            raise StorageError("This is not a stored shared state: it has the initial rows.")
         if "index" not in arrays:
             return cls(kept, **counts)
         index, tables = _as_stored(arrays["index"], "index", "i"), found["rest"]
@@ -240,8 +241,8 @@ class SharedState:
     def canonical_bytes(self) -> bytes:
         """Return an injective encoding, equal at all parties that hold the same bits.
 
-        Of a version whose trained rows are apart it has these alone. The others are the run's
-        first version's, whose own encoding has all of its rows.
+        If a version's trained rows are kept apart, it contains these alone. The others are the
+        run's first version's, whose own encoding has all of its rows.
         """
         arrays = self._counts() | {f"shared.{name}": values for name, values in self.kept.items()}
         if self.rest is not None:
@@ -262,17 +263,17 @@ class SharedState:
 
 
 def _counts_of(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, Any]:
-    """Return what is integers, as `SharedState` has it.
+    """Return the integer arrays in the form of `SharedState`.
 
     Raises:
-        StorageError: it is missing, or no counts.
+        StorageError: they are missing or are not counts.
     """
     found: dict[str, Any] = {
         name: _as_stored(arrays[name], name, "i") for name in _COUNTS if name in arrays
     }
     trained, holders = found.pop("trained", None), found.get("holders")
     if trained is None or trained.shape != () or trained < 0:
-        raise StorageError("This is not a stored shared state: it does not count its rounds.")
+        raise StorageError("This is not a stored shared state: it has no number of rounds.")
     if "recounted" in found and (holders is None or found["recounted"].shape != holders.shape):
         raise StorageError("This is not a stored shared state: its two item counts do not match.")
     return found | {"trained": int(trained)}
@@ -282,7 +283,7 @@ def _as_stored(values: NDArray[np.generic], name: str, kind: Literal["f", "i"]) 
     """Return an array as float64 or int64, if it is of that kind.
 
     Raises:
-        StorageError: it is of another, so that numbers would change.
+        StorageError: it is of another kind, so numbers would change.
     """
     if values.dtype.kind != kind:
         raise StorageError(
@@ -292,11 +293,11 @@ def _as_stored(values: NDArray[np.generic], name: str, kind: Literal["f", "i"]) 
 
 
 def _problem_of_rows(state: SharedState, names: Iterable[str]) -> str:
-    """Return why the trained rows do not fit the tables that they are of, or nothing."""
+    """Return why the trained rows do not fit their tables, or an empty string."""
     assert state.rest is not None
     index, tables = state.rest.index, state.rest.tables or {}
     if set(tables) != set(names):
-        return f"it has rows of {sorted(names)}, and of {sorted(tables)} the others"
+        return f"it has trained rows of {sorted(names)}, but other rows of {sorted(tables)}"
     if index.ndim != 1 or (index[1:] <= index[:-1]).any() or (index < 0).any():
         return "its rows are not in the order of the catalogue"
     for name, table in tables.items():
@@ -304,18 +305,18 @@ def _problem_of_rows(state: SharedState, names: Iterable[str]) -> str:
         if table.ndim < 1 or kept.shape != (len(index), *table.shape[1:]):
             return f"it has {name} of the shape {kept.shape}, expected {len(index)} rows"
         if (index >= len(table)).any():
-            return f"it has rows above the {len(table)} of {name}"
+            return f"it has rows after the {len(table)} of {name}"
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class PrivateState:
-    """Users' own parameters: they are stored on the client and have no form that travels.
+    """Users' private parameters. They are stored on the client and have no form that travels.
 
     Attributes:
-        tensors: float32 tables by parameter name; the first axis is the user. None at all
-            where the algorithm keeps nothing of users but their history. Arrays, or all of them
-            `BlockedTable`s, where they outgrow memory.
+        tensors: float32 tables by parameter name. The first axis is the user. Empty if the
+            algorithm keeps only the history of users. Arrays, or all of them `BlockedTable`s if
+            they outgrow memory.
     """
 
     tensors: Mapping[str, Table]
@@ -327,7 +328,7 @@ class PrivateState:
 
     @property
     def in_files(self) -> bool:
-        """Whether the tables lie in files, of which rows are read as they are needed."""
+        """Whether the tables are in files, whose rows are read as needed."""
         return any(map(is_in_files, self.tensors.values()))
 
     def widths(self) -> dict[str, tuple[int, ...]]:
@@ -335,7 +336,7 @@ class PrivateState:
         return {name: values.shape[1:] for name, values in self.tensors.items()}
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
-        """Return all tables in memory; those that are there already are not copied."""
+        """Return all tables in memory, without copying those that are there already."""
         return {name: array_of(values) for name, values in self.tensors.items()}
 
     def rows(self, rows: NDArray[np.int64]) -> PrivateState:
@@ -343,10 +344,10 @@ class PrivateState:
         return PrivateState.of({name: values[rows] for name, values in self.tensors.items()})
 
     def in_room(self, room: TableRoom) -> PrivateState:
-        """Return the state where a room's tables lie: in memory while they fit, else in its files.
+        """Return the state in a room: in memory while it fits, else in the room's files.
 
         Raises:
-            StorageError: it has to go to files, for which there is no room, or its own are damaged.
+            StorageError: the disk has no room for files that it needs, or its own are damaged.
         """
         n_users = len(next(iter(self.tensors.values()), ()))
         if room.is_enough_for(n_users, self.widths()):
@@ -359,14 +360,14 @@ class PrivateState:
         )
 
     def to_bytes(self) -> bytes:
-        """Return what is stored of the state, on the client's own disk; see `parts`."""
+        """Return the stored form of the state, for the client's own disk. See `parts`."""
         return b"".join(self.parts())
 
     def parts(self) -> Iterator[bytes]:
-        """Yield what is stored of the state in parts.
+        """Yield the stored form of the state in parts.
 
-        Arrays are stored as a safetensors file. Of tables in files the names of these are stored,
-        and the files lie beside; see `fedrec.model.tables`.
+        Arrays are stored as a safetensors file. For tables in files, only the names of these are
+        stored, and the files are in the same folder. See `fedrec.model.tables`.
         """
         blocked = {
             name: table for name, table in self.tensors.items() if isinstance(table, BlockedTable)
@@ -378,13 +379,13 @@ class PrivateState:
 
     @classmethod
     def open(cls, path: Path, blocks: BlockFolder | None = None) -> PrivateState:
-        """Return what a file of `to_bytes` holds; nothing is read as yet.
+        """Return the state in a file of `to_bytes`, without reading its tables.
 
         Args:
-            blocks: folder of the tables' files; by default the one beside.
+            blocks: folder of the tables' files. The default is the one in the same folder.
 
         Raises:
-            StorageError: when the file is no private state.
+            StorageError: the file is not a private state.
         """
         tables = read_manifest(path)
         if tables is not None:
@@ -399,10 +400,10 @@ class PrivateState:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> PrivateState:
-        """Read `to_bytes`.
+        """Read the result of `to_bytes`.
 
         Raises:
-            StorageError: when the bytes are no private state.
+            StorageError: the bytes are not a private state.
         """
         return cls._of(_check(raw, "private"))
 

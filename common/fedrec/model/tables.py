@@ -1,4 +1,4 @@
-"""Users' private tables, in memory or in files, and what is stored of those."""
+"""Users' private tables, in memory or in files, and the stored form of the latter."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fedrec.model.new_table import NewArray, NewBlocks, NewTable
 
 
 class TableRoom:
-    """Where private tables lie.
+    """The place for private tables.
 
     Args:
-        memory_bytes: tables that together take more lie in files.
-        blocks: where; None for a temporary folder.
+        memory_bytes: tables that together take more are kept in files.
+        blocks: the folder of these files. None for a temporary folder.
     """
 
     def __init__(self, memory_bytes: int, blocks: BlockFolder | None = None) -> None:
@@ -32,7 +32,7 @@ class TableRoom:
         self.blocks = BlockFolder() if blocks is None else blocks
 
     def is_enough_for(self, n_users: int, widths: Mapping[str, tuple[int, ...]]) -> bool:
-        """Return whether tables of so many users fit into memory.
+        """Return whether tables of this number of users fit into memory.
 
         Args:
             widths: the shape of one user's row, by name.
@@ -40,10 +40,10 @@ class TableRoom:
         return table_bytes(n_users, widths) <= self.memory_bytes
 
     def new(self, n_users: int, widths: Mapping[str, tuple[int, ...]]) -> dict[str, NewTable]:
-        """Return tables in the making, (n_users, ...) by name.
+        """Return new tables to write, (n_users, ...) by name.
 
         Raises:
-            StorageError: they have to lie in files, and their folder cannot be used.
+            StorageError: they need files, and their folder cannot be used.
         """
         shapes = {name: (n_users, *width) for name, width in widths.items()}
         if self.is_enough_for(n_users, widths):
@@ -51,10 +51,10 @@ class TableRoom:
         return {name: NewBlocks(self.blocks, shape) for name, shape in shapes.items()}
 
     def make_ready(self, n_users: int, widths: Mapping[str, tuple[int, ...]]) -> None:
-        """See, before a run, whether the disk has room for tables that will lie in files.
+        """Check, before a run, that the disk has room for tables that will be in files.
 
         Raises:
-            StorageError: it has not.
+            StorageError: it does not.
         """
         size = table_bytes(n_users, widths)
         if size <= self.memory_bytes:
@@ -64,8 +64,8 @@ class TableRoom:
         if missing > 0:
             raise StorageError(
                 f"The private tables of {n_users} users take {size >> 20} MiB, more than "
-                f"client.memory_mib = {self.memory_bytes >> 20} allows in memory, and a run keeps "
-                f"up to {room_on_disk(size) >> 20} MiB of them in files; {place} has room for "
+                f"client.memory_mib = {self.memory_bytes >> 20} allows in memory. A run keeps up "
+                f"to {room_on_disk(size) >> 20} MiB of them in files, but {place} has room for "
                 f"{room >> 20} MiB.",
                 remedy=f"Free {-(-missing // (1 << 20))} MiB there, choose another folder "
                 "(client.state for a client, output.runs for a simulation), or raise "
@@ -73,36 +73,36 @@ class TableRoom:
             )
 
     def has(self, table: Table) -> bool:
-        """Return whether a table lies in this room's files."""
+        """Return whether a table is in this room's files."""
         return isinstance(table, BlockedTable) and table.path == self.blocks.path
 
 
 def room_in(folder: Path | None, memory_bytes: int) -> TableRoom:
-    """Return a room whose files lie in a folder of blocks inside a run's or a client's own.
+    """Return a room whose files are in a folder of blocks, inside a run's or a client's folder.
 
     Args:
-        folder: None for a temporary one.
+        folder: the run's or client's folder. None for a temporary one.
     """
     return TableRoom(memory_bytes, None if folder is None else BlockFolder.at(folder / BLOCKS))
 
 
 def room_on_disk(size: int) -> int:
-    """Return what a run keeps of tables in files, at most.
+    """Return the largest size of a run's tables in files, in bytes.
 
-    The version that everybody agreed on, the best one and the one in the making are three; a fifth
-    of one more is for blocks of which only a part is full, and the system's own.
+    These are three versions: the agreed one, the best one and the new one. A fifth of another is
+    for partly filled blocks and the system's overhead.
     """
     return size * 16 // 5
 
 
 def table_bytes(n_users: int, widths: Mapping[str, tuple[int, ...]]) -> int:
-    """Return what tables of float32 take, in memory or in files."""
+    """Return the size of tables of float32 in bytes, in memory or in files."""
     values = sum(int(np.prod(width, dtype=np.int64)) for width in widths.values())
     return 4 * n_users * values
 
 
 def reserve(file: IO[bytes], size: int) -> None:
-    """Take the disk's blocks now: a disk that fills up later would kill the writing process."""
+    """Reserve the disk's blocks now: a disk that fills up later would kill the writing process."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)
         return
@@ -112,7 +112,7 @@ def reserve(file: IO[bytes], size: int) -> None:
 
 
 def is_in_files(table: Table) -> bool:
-    """Return whether a private table lies in files."""
+    """Return whether a private table is in files."""
     return isinstance(table, BlockedTable)
 
 
@@ -124,7 +124,7 @@ def array_of(table: Table) -> NDArray[np.float32]:
 
 
 def give_back(table: NDArray[Any]) -> None:
-    """Drop a mapped table's pages from this process; the file keeps what they hold."""
+    """Drop a mapped table's pages from this process. The file keeps their content."""
     pages = getattr(table, "_mmap", None)
     if pages is not None:
         pages.madvise(mmap.MADV_DONTNEED)
@@ -146,7 +146,7 @@ def copy_rows(
     from_rows: NDArray[np.int64],
     to_rows: NDArray[np.int64],
 ) -> None:
-    """Copy rows of one table to other rows of another; arrays may be mapped."""
+    """Copy rows of one table to other rows of another. Arrays may be mapped."""
     width = source.itemsize * int(np.prod(source.shape[1:], dtype=np.int64))
     at_once = max(1, BLOCK_BYTES // max(1, width))
     for begin in range(0, len(from_rows), at_once):
@@ -158,7 +158,7 @@ def copy_rows(
 
 
 BLOCKS = "blocks"
-"""The folder of the blocks, beside the versions that name them."""
+"""The folder of the blocks, in the same folder as the versions that name them."""
 
 _FORMAT = "fedrec private blocks"
 _VERSION = 1
@@ -177,13 +177,13 @@ def manifest_of(tables: Mapping[str, BlockedTable]) -> bytes:
 
 
 def read_manifest(path: Path) -> dict[str, dict[str, Any]] | None:
-    """Return what a stored state says of its tables, or None where it holds them itself.
+    """Return a stored state's record of its tables, or None if it contains the tables itself.
 
     Returns:
-        by table: shape, users_per_block and names, as `BlockedTable.stored` has them.
+        by table: shape, users_per_block and names, as in `BlockedTable.stored`.
 
     Raises:
-        StorageError: it begins like a list, and is none.
+        StorageError: it begins like a list, but is not one.
     """
     try:
         with path.open("rb") as file:

@@ -1,7 +1,7 @@
-"""Writing and reading safetensors files that are larger than memory.
+"""Write and read safetensors files that are larger than memory.
 
-The library holds a file's whole content in memory, several times. Here tables go to disk block by
-block, in the library's own form, and come back as arrays that are mapped from the file.
+The library holds a file's whole content in memory, several times. Here tables are written to disk
+block by block, in the library's own form, and are mapped from the file when read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedrec.model.blocked_table import BLOCK_BYTES, Table
 from fedrec.model.tables import give_back
 
 _NAMES = {"int64": "I64", "float64": "F64", "float32": "F32", "uint8": "U8"}
-"""In the order in which the library puts arrays; those of one type are put by name."""
+"""The library's order of arrays. Those of the same type are ordered by name."""
 _TYPES = {name: np.dtype(kind) for kind, name in _NAMES.items()}
 
 
@@ -57,10 +57,10 @@ def mapped_tensors(path: Path) -> dict[str, NDArray[Any]]:
     """Return the arrays of a safetensors file, read-only and mapped.
 
     Raises:
-        SafetensorError: the file is none.
+        SafetensorError: the file is not a safetensors file.
         OSError: it cannot be read.
     """
-    # The library checks that the header is whole and fits the file.
+    # The library checks that the header is complete and fits the file.
     with safe_open(path, framework="numpy"):
         pass
     with path.open("rb") as file:

@@ -90,6 +90,17 @@ class Layout:
         )
 
     @classmethod
+    def of_round(cls, plan: Plan, kind: str, n_rows: int, n_items: int) -> Layout:
+        """Return the layout of a round over `n_rows` rows of a catalogue.
+
+        Raises:
+            SettingsError: the algorithm cannot train this number of rows. A count round takes any.
+        """
+        if kind == "count":
+            return cls.counting(plan, n_items)
+        return cls.of(plan, n_rows, n_items)
+
+    @classmethod
     def uncounted(cls, plan: Plan, n_items: int) -> Layout:
         """Return the layout over all items, or over the most that the algorithm supports."""
         try:

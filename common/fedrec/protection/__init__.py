@@ -1,4 +1,4 @@
-"""Protections: sums of vectors that the coordinator cannot read."""
+"""Protections: sum vectors that the coordinator can't read."""
 
 from fedrec.identity.secret import SecretKey
 from fedrec.protection.lattice import BFV, CKKS
@@ -38,4 +38,4 @@ PROTECTIONS: dict[str, type[Protection]] = {
     "paillier": Paillier,
     "masks": Masks,
 }
-"""Every protection by the name it has in settings, files and papers."""
+"""Every protection by its name in settings, files and papers."""

@@ -1,10 +1,10 @@
-"""One block of integers as a ciphertext: residues modulo primes, and TenSEAL, which makes them.
+"""Represent a block of integers as a ciphertext of residues modulo primes, made by TenSEAL.
 
-Residues are packed to the bit; sizes never depend on them. They are added with numpy alone. Only
-this file imports TenSEAL, where keys are used: it encrypts and decrypts. Its own serialisation is
-read, as produced here, to get at the residues, and written, uncompressed, to hand a sum back; both
-never leave this process. What a peer sent reaches SEAL only as residues that were checked to be
-below their primes.
+Residues are packed to the bit, so sizes never depend on their values. They are added with numpy
+alone. Only this file imports TenSEAL, which encrypts and decrypts on machines with keys. This
+module reads TenSEAL's own serialisation, as produced here, to extract the residues. It writes it
+uncompressed to pass a sum back. Neither leaves this process. Data from a peer reach SEAL only as
+residues that were checked to be below their primes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BASES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 def coefficient_primes(degree: int, bit_sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the primes of ``SEAL CoeffModulus::Create``, in its order.
 
-    Of primes of the same size the smallest comes first, as SEAL pops them off a sorted list.
+    Of primes of the same size, the smallest comes first, because SEAL pops them off a sorted list.
     """
     found = {bits: _largest(degree, bits, bit_sizes.count(bits)) for bits in set(bit_sizes)}
     return tuple(found[bits].pop() for bits in bit_sizes)
@@ -83,11 +83,11 @@ Residues = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidueLayout:
-    """Shape and packing of one block.
+    """The shape and packing of one block.
 
     Attributes:
         degree: N.
-        primes: the data primes, each below 2^61.
+        primes: the data primes, all below 2^61.
     """
 
     degree: int
@@ -95,7 +95,7 @@ class ResidueLayout:
 
     @classmethod
     def of(cls, degree: int, bit_sizes: tuple[int, ...]) -> ResidueLayout:
-        """Return the layout of a parameter set, whose last prime never leaves the client."""
+        """Return the layout of a parameter set without its last prime, which clients keep."""
         return cls(degree=degree, primes=coefficient_primes(degree, bit_sizes)[:-1])
 
     @classmethod
@@ -105,12 +105,12 @@ class ResidueLayout:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Shape (2, n_primes, N) of a block."""
+        """The shape (2, n_primes, N) of a block."""
         return (2, len(self.primes), self.degree)
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of a packed block."""
+        """The number of bytes of a packed block."""
         return sum(self._packed_bytes(prime) for prime in self.primes)
 
     def pack(self, block: Residues) -> bytes:
@@ -123,7 +123,7 @@ class ResidueLayout:
         """Return the block that `pack` packed.
 
         Raises:
-            MalformedUpdate: when a residue is not below its prime.
+            MalformedUpdate: a residue isn't below its prime.
         """
         block = np.empty(self.shape, dtype=np.uint64)
         start = 0
@@ -131,13 +131,13 @@ class ResidueLayout:
             stop = start + self._packed_bytes(prime)
             residues = _unpack(frame[start:stop], prime.bit_length(), 2 * self.degree)
             if residues.max() >= prime:
-                raise MalformedUpdate("A ciphertext holds a residue that is not below its prime.")
+                raise MalformedUpdate("A ciphertext contains a residue that isn't below its prime.")
             block[:, index, :] = residues.reshape(2, self.degree)
             start = stop
         return block
 
     def unpack_all(self, body: memoryview) -> list[Residues]:
-        """Return every block of a body whose length was checked."""
+        """Return every block of a body with a checked length."""
         step = self.frame_bytes
         return [self.unpack(body[start : start + step]) for start in range(0, len(body), step)]
 
@@ -145,7 +145,7 @@ class ResidueLayout:
         """Add reduced residues of shape (..., 2, n_primes, N) to ``total``, modulo the primes."""
         moduli = np.array(self.primes, dtype=np.uint64)[:, None]
         total += block
-        # Below the prime the subtraction wraps to a huge number, so the minimum reduces.
+        # Below the prime, the subtraction wraps to a huge number, so the minimum reduces.
         np.minimum(total, total - moduli, out=total)
 
     def _packed_bytes(self, prime: int) -> int:
@@ -181,7 +181,7 @@ def _unpack(packed: bytes | memoryview, bits: int, count: int) -> Residues:
 
 @cache
 def _words(bits: int) -> tuple[tuple[int, str], ...]:
-    """Return where the words that hold the whole bytes of a residue begin, and their types."""
+    """Return the first words with a residue's whole bytes, and the words' types."""
     words, start = [], 0
     for width, kind in ((32, "<u4"), (16, "<u2"), (8, "u1")):
         if bits - start >= width:
@@ -222,10 +222,10 @@ def new_keys(plan: ProtectionPlan) -> bytes:
 
 
 def without_secret(keys: bytes) -> bytes:
-    """Return the public key and the parameters of what `new_keys` returned.
+    """Return the public key and the parameters from the result of `new_keys`.
 
     Raises:
-        KeysError: when the keys are unreadable.
+        KeysError: the keys can't be read.
     """
     import tenseal
 
@@ -238,20 +238,20 @@ def without_secret(keys: bytes) -> bytes:
             save_relin_keys=False,
         )
     except (ValueError, RuntimeError) as error:
-        raise KeysError("The keys of this epoch are not readable.") from error
+        raise KeysError("The keys of this epoch cannot be read.") from error
     return public
 
 
 class BlockCipher:
-    """Encrypts and decrypts blocks under one pair of keys.
+    """Encrypt and decrypt blocks under one pair of keys.
 
     Args:
         plan: an encrypting plan.
-        keys: what `new_keys` returned for it, or `without_secret` made of that.
-        opens: whether the secret key must be among them; where not, it must not be.
+        keys: the result of `new_keys` for the plan, or of `without_secret`.
+        opens: whether the keys must include the secret key. Otherwise, they must not.
 
     Raises:
-        KeysError: when the keys are unreadable, incomplete, of other parameters, or too many.
+        KeysError: the keys can't be read, are incomplete, have other parameters, or are too many.
     """
 
     def __init__(self, plan: ProtectionPlan, keys: bytes, *, opens: bool = True) -> None:
@@ -269,7 +269,7 @@ class BlockCipher:
             surplus = self._context.has_relin_keys() or self._context.has_galois_keys()
             version, payload = self._serialised(self._encrypted([0] * self.n_slots))
         except (ValueError, RuntimeError) as error:
-            raise KeysError("The keys of this epoch are not readable.") from error
+            raise KeysError("The keys of this epoch cannot be read.") from error
         if not complete or surplus or payload[:32] != _parameters_id(plan, self._layout):
             raise KeysError(
                 "The keys of this epoch belong to other parameters.",
@@ -277,7 +277,7 @@ class BlockCipher:
             )
         self._prefix = self._expected_prefix(plan, version)
         if not payload.startswith(self._prefix):
-            raise InternalError("This SEAL stores ciphertexts in an unknown way.")
+            raise InternalError("This SEAL stores ciphertexts in an unknown format.")
         self._version = version
 
     def encrypt(self, values: Sequence[float]) -> Residues:
@@ -285,7 +285,7 @@ class BlockCipher:
         vector = self._encrypted(values)
         _, payload = self._serialised(vector)
         if not payload.startswith(self._prefix):
-            raise InternalError("A ciphertext came out with other parameters than planned.")
+            raise InternalError("A ciphertext has other parameters than planned.")
         residues = np.frombuffer(payload, dtype="<u8", offset=len(self._prefix))
         return residues.astype(np.uint64, copy=False).reshape(self._layout.shape)
 
@@ -319,7 +319,7 @@ class BlockCipher:
         """Return SEAL's magic and version, and the uncompressed payload, of a ciphertext."""
         proto: bytes = vector.serialize()
         if not proto.startswith(self._head):
-            raise InternalError("This TenSEAL stores vectors in an unknown way.")
+            raise InternalError("This TenSEAL stores vectors in an unknown format.")
         start = len(self._head)
         while proto[start] & 0x80:
             start += 1
@@ -333,7 +333,7 @@ class BlockCipher:
         return (magic, header_bytes, major, minor), payload
 
     def _expected_prefix(self, plan: ProtectionPlan, version: tuple[int, int, int, int]) -> bytes:
-        """Return what SEAL writes before the residues: parameters, shape, scale, length."""
+        """Return SEAL's bytes before the residues: parameters, shape, scale, length."""
         n_words = int(np.prod(self._layout.shape))
         return (
             _CIPHERTEXT.pack(
@@ -377,22 +377,22 @@ def _field(number: int, content: bytes) -> bytes:
 
 @cache
 def _zstd_decompress() -> Any:
-    """Return ZSTD_decompress of the library that TenSEAL itself compressed with."""
+    """Return ZSTD_decompress from the library that TenSEAL itself compresses with."""
     found = importlib.util.find_spec("_tenseal_cpp")
     if found is None or found.origin is None:
-        raise InternalError("TenSEAL's native library is not where it was expected.")
+        raise InternalError("TenSEAL's native library isn't in its expected place.")
     try:
         function = ctypes.CDLL(found.origin).ZSTD_decompress
     except (AttributeError, OSError) as error:
-        raise InternalError("This build of TenSEAL does not export ZSTD_decompress.") from error
+        raise InternalError("This build of TenSEAL doesn't export ZSTD_decompress.") from error
     function.restype = ctypes.c_size_t
     function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
     return function
 
 
 def _decompressed(compressed: bytes, size: int) -> bytes:
-    """Return the ``size`` bytes that SEAL compressed in this process a moment ago."""
+    """Return the ``size`` bytes that SEAL compressed in this process just before."""
     out = ctypes.create_string_buffer(size)
     if _zstd_decompress()(out, size, compressed, len(compressed)) != size:
-        raise InternalError("A ciphertext did not decompress to its expected size.")
+        raise InternalError("A ciphertext didn't decompress to its expected size.")
     return out.raw

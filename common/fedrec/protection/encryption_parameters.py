@@ -1,4 +1,4 @@
-"""The parameters of a lattice scheme, and the bounds on a sum's noise that they follow from."""
+"""Choose the parameters of a lattice scheme from bounds on the noise of a sum."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NoiseBound:
     likely: float
 
     def proof(self, limit: float) -> str:
-        """Say which of the two keeps a sum below ``limit``."""
+        """Return which of the two bounds keeps a sum below ``limit``."""
         if self.worst_case <= limit:
             return "worst case"
         return "probability" if self.smaller <= limit else "none"
@@ -55,8 +55,8 @@ def ckks_noise(
 ) -> NoiseBound:
     """Bound the error of every real slot of a sum of CKKS ciphertexts, times the scale.
 
-    With several data primes SEAL composes a coefficient from 64-bit words in floating point,
-    where a borrow between words costs up to 2^11; that is inside both bounds.
+    With several data primes, SEAL composes a coefficient from 64-bit words in floating point. A
+    borrow between words then costs up to 2^11. Both bounds include that.
     """
     half = degree // 2
     per_coefficient = 0.5 + _divided_error(degree, special_bits)
@@ -75,11 +75,11 @@ def ckks_noise(
 def float_error(degree: int, n_summands: int) -> float:
     """Bound the error of encoding K messages and decoding their sum, per unit of the sum's bound.
 
-    The transform of length N in double precision errs by at most log2(N) e relative to the
-    2-norm (Higham, Accuracy and Stability, theorem 24.2); e = 16 x 2^-53 covers its constants,
-    inexact roots and the conversion to double. A slot is off by at most the 2-norm of the error.
-    With B the bound on the sum of absolute values in a slot, the summed vector has 2-norm at
-    most sqrt(N) B, and the K encoded ones together at most sqrt(K) sqrt(N) B (Cauchy-Schwarz).
+    The transform of length N in double precision errs by at most log2(N) e relative to the 2-norm
+    (Higham, Accuracy and Stability, theorem 24.2). e = 16 x 2^-53 covers its constants, inexact
+    roots and the conversion to double. The error of a slot is at most the 2-norm of the error. B is
+    the bound on the sum of absolute values in a slot. Then the summed vector has 2-norm at most
+    sqrt(N) B, and the K encoded ones together at most sqrt(K) sqrt(N) B (Cauchy-Schwarz).
     """
     relative = math.log2(degree) * 16 * 2.0**-53
     return relative * math.sqrt(degree) * (1 + math.sqrt(n_summands))
@@ -93,7 +93,7 @@ def _divided_error(degree: int, special_bits: int) -> float:
 SPARE_BITS = 6
 ERROR_SHARE = 1 / 8
 
-# Largest log2 of all primes together, for ternary secrets: homomorphic encryption standard.
+# The largest log2 of all primes together, for ternary secrets: homomorphic encryption standard.
 _SECURITY = {
     256: {1024: 14, 2048: 29, 4096: 58, 8192: 118, 16384: 237, 32768: 476},
     192: {1024: 19, 2048: 37, 4096: 75, 8192: 152, 16384: 305, 32768: 611},
@@ -107,8 +107,8 @@ class Preset:
 
     Attributes:
         degree: N.
-        coeff_mod_bit_sizes: bits of the primes, the special one last.
-        choices: bits of the plain modulus (BFV) or of the scale (CKKS), the preferred first.
+        coeff_mod_bit_sizes: the bits of the primes, the special one last.
+        choices: the bits of the plain modulus (BFV) or of the scale (CKKS), the preferred first.
     """
 
     degree: int
@@ -129,7 +129,7 @@ CKKS_PRESETS = {
 
 
 def security_bits(degree: int, modulus_bits: int) -> int:
-    """Return the security level of a ring and the bits of all its primes; 0 below 128."""
+    """Return the security level of a ring with this many bits in all its primes, or 0 below 128."""
     for level, largest in _SECURITY.items():
         if modulus_bits <= largest.get(degree, 0):
             return level
@@ -137,15 +137,15 @@ def security_bits(degree: int, modulus_bits: int) -> int:
 
 
 def plan_bfv(spec: VectorSpec, preset: str) -> ProtectionPlan:
-    """Return the BFV plan with the fewest blocks; see the module for its rules."""
+    """Return the BFV plan with the fewest blocks (the module has the rules)."""
     return _best("bfv", spec, preset, BFV_PRESETS, _bfv_candidates)
 
 
 def plan_ckks(spec: VectorSpec, preset: str) -> ProtectionPlan:
-    """Return the CKKS plan with the fewest blocks; see the module for its rules."""
+    """Return the CKKS plan with the fewest blocks (the module has the rules)."""
     if spec.tagged:
         raise SettingsError(
-            "Under ckks sums cannot carry tags, so that key holders have to add all messages up.",
+            "Sums under ckks can't carry tags, so key holders must add all messages up.",
             remedy="Ask at most rounds.recompute_limit clients in a round, or use bfv.",
         )
     return _best("ckks", spec, preset, CKKS_PRESETS, _ckks_candidates)
@@ -154,10 +154,10 @@ def plan_ckks(spec: VectorSpec, preset: str) -> ProtectionPlan:
 def resized(plan: ProtectionPlan, largest: VectorSpec, spec: VectorSpec) -> ProtectionPlan:
     """Return the plan of a part of the largest vector under its parameters.
 
-    What was proven for more values in more blocks holds for fewer; see `Protection.over`.
+    A proof for more values in more blocks also holds for fewer (see `Protection.over`).
 
     Args:
-        plan: the largest vector's.
+        plan: the plan of the largest vector.
     """
     place = {segment.name: number for number, segment in enumerate(largest.segments)}
     chosen = [place[segment.name] for segment in spec.segments]
@@ -189,20 +189,20 @@ def _best(
 ) -> ProtectionPlan:
     plans = list(candidates(spec, presets[preset]))
     if plans:
-        # Of equally many blocks those in which fewer values are split.
+        # Among plans with equally few blocks, prefer those that split fewer values.
         best = min(plans, key=lambda plan: (plan.n_blocks, plan.n_slots))
         return replace(best, protection=protection, preset=preset)
     split = replace(spec, segments=tuple(replace(each, whole=False) for each in spec.segments))
     if split != spec and any(candidates(split, presets[preset])):
         raise SettingsError(
             f"{protection}/{preset} can carry the sum of {spec.max_summands} messages only by "
-            "splitting noisy values into limbs, and the key holder would see the sums of the "
-            "limbs, for which the noise is not proven.",
+            "splitting noisy values into limbs. The key holder would then see the sums of the "
+            "limbs, for which the noise isn't proven.",
             remedy=_nearest(protection, spec, preset, presets, candidates),
         )
     raise SettingsError(
         f"No parameters of {protection}/{preset} keep the sum of {spec.max_summands} messages "
-        "exact: the noise or overflow bound leaves less than it must.",
+        "exact. The bound on noise or overflow leaves too little room.",
         remedy=_nearest(protection, spec, preset, presets, candidates),
     )
 
@@ -287,9 +287,9 @@ def _priced(spec: VectorSpec, preset: Preset, layout: LimbLayout, n_blocks: int)
     security = security_bits(preset.degree, sum(preset.coeff_mod_bit_sizes))
     if not security:
         raise SettingsError(
-            f"N = {preset.degree} with {sum(preset.coeff_mod_bit_sizes)} bits of primes is below "
-            f"128 bits of security.",
-            remedy=f"At most {_SECURITY[128].get(preset.degree, 0)} bits are allowed.",
+            f"N = {preset.degree} with {sum(preset.coeff_mod_bit_sizes)} bits of primes has less "
+            "than 128 bits of security.",
+            remedy=f"Use at most {_SECURITY[128].get(preset.degree, 0)} bits.",
         )
     residues = ResidueLayout.of(preset.degree, preset.coeff_mod_bit_sizes)
     return ProtectionPlan(

@@ -1,19 +1,19 @@
-"""BFV and CKKS: slots to blocks of ciphertexts, and residues added modulo the primes.
+"""BFV and CKKS: put slots into blocks of ciphertexts, and add residues modulo the primes.
 
 BFV: Fan and Vercauteren, Somewhat practical fully homomorphic encryption (eprint 2012/144), by
-SEAL: exact sums of integers modulo a plain modulus that no sum reaches. Only additions happen, so
-neither relinearisation nor Galois keys are kept.
+SEAL. It gives exact sums of integers modulo a plain modulus that no sum reaches. Only additions
+happen, so neither relinearisation nor Galois keys are kept.
 
 CKKS: Cheon, Kim, Kim and Song, Homomorphic encryption for arithmetic of approximate numbers (eprint
-2016/421), by SEAL, used so that its sums are exact. A decrypted CKKS value carries noise from which
-the secret key can be computed (Li and Micciancio, eprint 2020/1533). Here every value is an integer
-encoded far above the noise: `reveal` rounds to it and nothing of the noise is left. The planner
-proves that rounding is right; parameters with which it cannot do so are refused.
+2016/421), by SEAL, used so that its sums are exact. A decrypted CKKS value carries noise that
+reveals the secret key (Li and Micciancio, eprint 2020/1533). Here, every value is an integer
+encoded far above the noise. `reveal` rounds to that integer, and no noise is left. The planner
+proves that rounding is right, and refuses parameters without such a proof.
 
-What `bfv` does not give: all members share the secret key, so one member who colludes with the
-coordinator opens every message, unless the key authority keeps it and members have an `encryptor`;
-ciphertexts are not authenticated but by tags (`tags`); the security is classical. `ckks` does not
-give it either, at more than twice its bytes.
+`bfv` has three limits. All members share the secret key, so one member that colludes with the
+coordinator opens every message. This doesn't apply if the key authority keeps the key and members
+have an `encryptor`. Only tags authenticate ciphertexts (`tags`). Its security is classical, not
+post-quantum. `ckks` has the same limits, at more than twice the bytes.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from fedrec.protection.vector import Integers, VectorSpec
 
 
 class ModularAccumulator(EnvelopedSum):
-    """Adds ciphertexts that it cannot read, with numpy alone.
+    """Add ciphertexts without reading them, with numpy alone.
 
-    No native parser sees what a peer sent (TenSEAL 0.3.18 ends the process with SIGSEGV when it
-    adds a vector of four crafted bytes), the result does not depend on the order of the
-    messages, and a sum has one encoding only.
+    No native parser sees a peer's data: TenSEAL 0.3.18 ends the process with SIGSEGV when it adds a
+    vector of four crafted bytes. The result doesn't depend on the order of the messages, and a sum
+    has only one encoding.
     """
 
     def __init__(self, plan: ProtectionPlan, envelope: Envelope) -> None:
@@ -66,7 +66,7 @@ class ModularAccumulator(EnvelopedSum):
         self._total: Residues = np.zeros((plan.n_blocks, *self._layout.shape), dtype=np.uint64)
 
     def add_from(self, file: BinaryIO) -> None:
-        """Add a file's message after checking all of it; see `Accumulator.add`."""
+        """Add a file's message after checking all of it (see `Accumulator.add`)."""
         self._check(file)
         blocks = self._layout.unpack_all(memoryview(file.read()))
         if not all(block[1].any() for block in blocks):
@@ -86,7 +86,7 @@ MAX_VALUE = 2.0**53
 
 
 class BlockMember(Member):
-    """Encrypts vectors and reveals sums, block by block."""
+    """Encrypt vectors and reveal sums, block by block."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class BlockMember(Member):
         self._tagging = tagging
 
     def protect(self, vector: Integers, name: bytes = b"") -> bytes:
-        """Return the message of a vector; see `Member.protect`."""
+        """Return the message of a vector (see `Member.protect`)."""
         cipher = self._open_cipher()
         limbs = self._plan.layout.split(self._spec, self._spec.validated(vector))
         counter = cipher.n_slots - self._plan.n_tags - 1
@@ -124,7 +124,7 @@ class BlockMember(Member):
     def reveal(
         self, total: bytes, n_summands: int, names: tuple[bytes, ...] | None = None
     ) -> Integers:
-        """Return the sum; see `Member.reveal`."""
+        """Return the sum (see `Member.reveal`)."""
         cipher = self._open_cipher()
         if not self._opens:
             raise encrypts_only()
@@ -139,13 +139,13 @@ class BlockMember(Member):
         slots = rows[:, :counter].reshape(-1)
         if (rows[:, counter] != n_summands).any() or slots[self._plan.n_slots :].any():
             raise RevealRefused(
-                "The counters inside the sum disagree with its number of summands.",
-                remedy="A contribution is damaged, or made with another key: abandon the round.",
+                "The counters inside the sum don't match its number of summands.",
+                remedy="A contribution is damaged or made with another key. Abandon the round.",
             )
         return self._plan.layout.join(self._spec, slots[: self._plan.n_slots], n_summands)
 
     def over(self, protection: Protection) -> Member:
-        """Return this half for another vector; see `Member.over`."""
+        """Return this half for another vector (see `Member.over`)."""
         plan = protection.chosen
         return BlockMember(
             protection.spec,
@@ -157,16 +157,16 @@ class BlockMember(Member):
         )
 
     def close(self) -> None:
-        """Forget the key."""
+        """Delete the key."""
         self._cipher = self._tagging = None
 
     def _whole(self, values: list[list[float]]) -> Integers:
-        """Return the integers that decrypted slots stand for, int64 (n_blocks, n_slots).
+        """Return the integers encoded by decrypted slots, int64 (n_blocks, n_slots).
 
         BFV decrypts to integers.
 
         Raises:
-            RevealRefused: for a slot that is further from an integer than noise can carry it.
+            RevealRefused: a slot is further from an integer than noise can move it.
         """
         if self._plan.scale_bits is None:
             return np.array(values, dtype=np.int64)
@@ -175,8 +175,8 @@ class BlockMember(Member):
         near = np.abs(real - rounded) <= MAX_RESIDUE
         if not (near & (np.abs(rounded) < MAX_VALUE)).all():
             raise RevealRefused(
-                "The sum does not decrypt to whole numbers.",
-                remedy="A contribution is damaged, or made with another key: abandon the round.",
+                "The sum doesn't decrypt to whole numbers.",
+                remedy="A contribution is damaged or made with another key. Abandon the round.",
             )
         return rounded.astype(np.int64)
 
@@ -187,7 +187,7 @@ class BlockMember(Member):
 
 
 class BlockProtection(Protection):
-    """What BFV and CKKS share: keys, contexts, and sums of residues."""
+    """The common parts of BFV and CKKS: keys, contexts, and sums of residues."""
 
     needs_reveal: ClassVar[bool] = True
     has_encryptor: ClassVar[bool] = True
@@ -198,27 +198,27 @@ class BlockProtection(Protection):
         return context, SecretKey._holding(context + new_keys(self.chosen))
 
     def accumulator(self, context: bytes) -> Accumulator:
-        """Return the coordinator's half, empty; it needs neither key nor TenSEAL."""
+        """Return the coordinator's half, empty. It needs neither a key nor TenSEAL."""
         return ModularAccumulator(self.chosen, self.envelope(context))
 
     def encryption_key(self, secret: bytes | SecretKey) -> bytes:
-        """Return the context with the public key; see `Protection.encryption_key`."""
+        """Return the context with the public key (see `Protection.encryption_key`)."""
         content = exported(secret)
         return content[:CONTEXT_BYTES] + without_secret(content[CONTEXT_BYTES:])
 
     def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
-        """Return a client's half; see `Protection.member`."""
+        """Return a client's half (see `Protection.member`)."""
         return self._half(context, exported(secret), tag_key, opens=True)
 
     def encryptor(self, context: bytes, key: bytes, *, tag_key: bytes = b"") -> Member:
-        """Return the half without a secret key; see `Protection.encryptor`."""
+        """Return the half without a secret key (see `Protection.encryptor`)."""
         return self._half(context, key, tag_key, opens=False)
 
     def _half(self, context: bytes, content: bytes, tag_key: bytes, *, opens: bool) -> Member:
         envelope = self.envelope(context)
         if content[: len(context)] != context:
             raise KeysError(
-                f"The {'secret' if opens else 'encryption'} key is not the one that the context "
+                f"The {'secret' if opens else 'encryption'} key isn't the one that the context "
                 "names.",
                 remedy="Unwrap the key of the present epoch.",
             )
@@ -254,14 +254,14 @@ class CKKS(BlockProtection):
 
     @classmethod
     def plan(cls, spec: VectorSpec, *, preset: str | None = None) -> ProtectionPlan:
-        """Choose parameters for a vector; see `Protection.plan`."""
+        """Choose parameters for a vector (see `Protection.plan`)."""
         if preset == "approximate":
             raise SettingsError(
-                "ckks/approximate is gone: its sums kept noise from which the secret key can be "
-                "computed, and no rounding that it did takes that away.",
+                "ckks/approximate was removed. Its sums kept noise that reveals the secret key, "
+                "and its rounding didn't prevent that.",
                 remedy=f"Use {' or '.join(f'ckks/{name}' for name in cls.presets)}, whose sums are "
-                "exact, or bfv, which is exact at fewer bytes; then provision anew: what was made "
-                "under that set is not carried over.",
+                "exact, or bfv, which is exact at fewer bytes. Then provision again, "
+                "because files made with that set can't be reused.",
             )
         return super().plan(spec, preset=preset)
 

@@ -1,7 +1,7 @@
 """No protection: the coordinator reads every message.
 
-What it does not give: anything. Messages are packed integers; the coordinator sees each client's
-vector, and only transport encryption keeps it from others.
+This protection hides nothing. Messages are packed integers, and the coordinator sees each client's
+vector. Only transport encryption keeps it from others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PIECE_BYTES = 1 << 20
 
 
 class NoProtection(Protection):
-    """Little-endian integers, four bytes where a segment's sum fits them, else eight."""
+    """Little-endian integers, with four bytes if a segment's sum fits them, else eight."""
 
     name: ClassVar[str] = "none"
     needs_reveal: ClassVar[bool] = False
@@ -48,25 +48,25 @@ class NoProtection(Protection):
         )
 
     def generate(self) -> tuple[bytes, SecretKey]:
-        """Return a context that names no key, and a secret in which there is none."""
+        """Return a context without a key, and an empty secret."""
         return Envelope.new_context(self.chosen, keyed=False), SecretKey._holding(b"none")
 
     def packed_sum(self, total: Integers, n_summands: int) -> bytes:
-        """Return a sum that was made elsewhere as the bytes of a sum.
+        """Return a sum that was made elsewhere in the format of this protection.
 
         Raises:
-            MalformedUpdate: for another type or shape, or a value outside its bound.
+            MalformedUpdate: the type or shape is wrong, or a value is outside its bound.
         """
         context, _ = self.generate()
         body = _pack(self.spec, self.spec.validated(total))
         return Envelope.of(self.chosen, context).close_sum(body, n_summands)
 
     def parts_of_sum(self, total: bytes, n_summands: int) -> dict[str, Packed]:
-        """Return the segments of a sum by name, as they lie in its bytes: nothing is copied.
+        """Return the segments of a sum by name, as views of its bytes.
 
         Raises:
-            MalformedUpdate: another length, or values out of bounds.
-            RevealRefused: another number of summands.
+            MalformedUpdate: the length is wrong, or values are out of bounds.
+            RevealRefused: the number of summands is wrong.
         """
         context, _ = self.generate()
         pieces = _opened(self.spec, self.envelope(context), total, n_summands)
@@ -81,16 +81,16 @@ class NoProtection(Protection):
     def member(
         self, context: bytes, secret: bytes | SecretKey = b"none", *, tag_key: bytes = b""
     ) -> Member:
-        """Return a client's half; the secret is the word none."""
+        """Return a client's half. The secret must be the word none."""
         if exported(secret) != b"none":
-            raise KeysError("Without protection there is no secret key; found one.")
+            raise KeysError("Without protection, there is no secret key, but one was given.")
         return PlainMember(self.spec, self.envelope(context))
 
 
 class PlainAccumulator(EnvelopedSum):
-    """Adds plain vectors and refuses values that leave their bounds.
+    """Add plain vectors, and refuse values that leave their bounds.
 
-    Sums have the types that messages have, into which they fit as long as they keep their bounds.
+    Sums have the same types as messages. They fit while their values keep their bounds.
     """
 
     def __init__(self, spec: VectorSpec, envelope: Envelope) -> None:
@@ -101,7 +101,7 @@ class PlainAccumulator(EnvelopedSum):
         )
 
     def add_from(self, file: BinaryIO) -> None:
-        """Check a message and the sum that it leads to, then add it: a piece is in memory."""
+        """Check a message and the resulting sum, then add it, with only a piece in memory."""
         self._check(file)
         bounds = [total.bounds_with(total.beside(file)) for total in self._totals]
         file.seek(HEADER_BYTES)
@@ -117,7 +117,7 @@ class PlainAccumulator(EnvelopedSum):
 
 @dataclass(slots=True, eq=False)
 class _Total:
-    """The sum in one segment, and bounds that its values keep."""
+    """The sum in one segment, and the bounds of its values."""
 
     segment: SegmentSpec
     values: Packed
@@ -125,10 +125,10 @@ class _Total:
     high: int = 0
 
     def beside(self, file: BinaryIO) -> Iterator[tuple[Packed, Packed]]:
-        """Yield the sum in pieces, each with the file's next values, which stay until the next.
+        """Yield the sum in pieces, each with the file's next values, valid until the next.
 
         Raises:
-            EOFError: the file ends before, though its length was checked; the sum may be half
+            EOFError: the file is truncated, although its length was checked. The sum may be half
                 changed.
         """
         at_once = _PIECE_BYTES // self.values.itemsize
@@ -141,7 +141,7 @@ class _Total:
             yield own, values
 
     def bounds_with(self, pieces: Iterable[tuple[Packed, Packed]]) -> tuple[int, int]:
-        """Return bounds of the sum with more values, refusing what may not be added."""
+        """Return the bounds of the sum with more values, or refuse values that may not be added."""
         found = [self._bounds_with(own, values) for own, values in pieces]
         return min(low for low, _ in found), max(high for _, high in found)
 
@@ -150,7 +150,7 @@ class _Total:
         self.segment.check(low, high)
         low, high = self.low + low, self.high + high
         if low < self.segment.smallest or high > self.segment.max_abs_sum:
-            # The extremes may lie in different slots.
+            # The extremes may be in different slots.
             summed = np.add(own, values, dtype=np.int64)
             low, high = int(summed.min()), int(summed.max())
             self.segment.check(low, high)
@@ -158,20 +158,20 @@ class _Total:
 
 
 class PlainMember(Member):
-    """Packs a vector, and unpacks a sum that anybody could unpack."""
+    """Pack a vector, and unpack a sum."""
 
     def __init__(self, spec: VectorSpec, envelope: Envelope) -> None:
         self._spec = spec
         self._envelope = envelope
 
     def protect(self, vector: Integers, name: bytes = b"") -> bytes:
-        """Return the packed vector; see `Member.protect`."""
+        """Return the packed vector (see `Member.protect`)."""
         return self._envelope.close_message(_pack(self._spec, self._spec.validated(vector)))
 
     def reveal(
         self, total: bytes, n_summands: int, names: tuple[bytes, ...] | None = None
     ) -> Integers:
-        """Return the unpacked sum; see `Member.reveal`."""
+        """Return the unpacked sum (see `Member.reveal`)."""
         vector = np.empty(self._spec.length, dtype=np.int64)
         pieces = _opened(self._spec, self._envelope, total, n_summands)
         for (_, part), values in zip(self._spec.pieces(vector), pieces, strict=True):
@@ -179,11 +179,11 @@ class PlainMember(Member):
         return vector
 
     def over(self, protection: Protection) -> Member:
-        """Return this half for another vector; see `Member.over`."""
+        """Return this half for another vector (see `Member.over`)."""
         return PlainMember(protection.spec, self._envelope.over(protection.chosen))
 
     def close(self) -> None:
-        """Do nothing: there is no key."""
+        """Do nothing, because there is no key."""
 
 
 def _kind(segment: SegmentSpec) -> np.dtype[np.signedinteger]:
@@ -196,7 +196,7 @@ def _pack(spec: VectorSpec, vector: Integers) -> bytes:
 
 
 def _opened(spec: VectorSpec, envelope: Envelope, total: bytes, n_summands: int) -> list[Packed]:
-    """Return each segment's values of a sum as they lie in it, all within their bounds."""
+    """Return each segment's values in a sum as views, all within their bounds."""
     found, body = envelope.open_sum(total)
     check_count(found, n_summands, envelope.max_summands)
     pieces: list[Packed] = []

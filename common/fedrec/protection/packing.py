@@ -1,4 +1,4 @@
-"""Several values in one large integer, slot by slot, or some values alone, each with its index."""
+"""Pack several values into one large integer, slot by slot, or some values with their indices."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class _Run:
     """Neighbouring values of one segment in one block.
 
     Attributes:
-        shift: bit of the first.
-        first: how many values stand before them in the block.
+        shift: the first value's bit.
+        first: the number of values before them in the block.
     """
 
     block: int
@@ -47,7 +47,7 @@ class _Run:
 
     @property
     def offset(self) -> mpz:
-        """What makes every slot of this run unsigned when it is added."""
+        """The number that makes every slot of this run nonnegative when it is added."""
         ones = ((mpz(1) << (self.width * (self.stop - self.start))) - 1) // (
             (mpz(1) << self.width) - 1
         )
@@ -55,11 +55,11 @@ class _Run:
 
 
 class SlotLayout:
-    """Writes vectors into blocks, and reads the sums of blocks.
+    """Write vectors into blocks, and read the sums of blocks.
 
     Args:
         spec: the vector.
-        widths: how many bits of a block hold slots, and whether one value fills a block.
+        widths: the number of bits for slots in a block, and whether one value fills a block.
     """
 
     def __init__(self, spec: VectorSpec, widths: SlotWidths) -> None:
@@ -79,10 +79,10 @@ class SlotLayout:
         return table
 
     def pack(self, vector: Integers, tags: Sequence[Sequence[int]] | None = None) -> list[mpz]:
-        """Return the positive integers that carry a valid vector as one message.
+        """Return the positive integers that encode a valid vector as one message.
 
         Args:
-            tags: of each block, not negative; None where blocks have none.
+            tags: the nonnegative tags of each block, or None if blocks have none.
         """
         blocks = [mpz(1) << self._capacity for _ in range(self.n_blocks)]
         for run in self._runs:
@@ -96,13 +96,13 @@ class SlotLayout:
     def of_message(
         self, vector: Integers, tags: Sequence[Sequence[int]] | None = None
     ) -> tuple[list[int], list[mpz]]:
-        """Return the indices of a message's entries, of which there are none, and its blocks."""
+        """Return a message's blocks, with an empty list of indices."""
         return [], self.pack(vector, tags)
 
     def of_sum(
         self, index: Sequence[int], blocks: Sequence[mpz], modulus: mpz, n_summands: int
     ) -> tuple[Integers, NDArray[Any]]:
-        """Return what the blocks of a sum without entries say; see `unpack`."""
+        """Return the contents of the blocks of a sum without entries (see `unpack`)."""
         return self.unpack(blocks, modulus, n_summands)
 
     def _tag_shift(self, place: int) -> int:
@@ -111,18 +111,18 @@ class SlotLayout:
     def unpack(
         self, blocks: Sequence[mpz], modulus: mpz, n_summands: int
     ) -> tuple[Integers, NDArray[Any]]:
-        """Return the vector whose blocks, summed over ``n_summands`` messages, these are.
+        """Return the vector from its blocks, summed over ``n_summands`` messages.
 
         Returns:
-            The vector, and the sums of its blocks' tags, Python integers of shape
-            (n_blocks, n_tags).
+            The vector, and the sums of its blocks' tags, Python integers of shape (n_blocks,
+            n_tags).
 
         Args:
-            modulus: blocks are known up to multiples of it.
+            modulus: the blocks are known up to multiples of this modulus.
 
         Raises:
-            RevealRefused: when a counter is not ``n_summands``, an unused bit is set, or a value
-                is outside what honest messages can sum to.
+            RevealRefused: a counter isn't ``n_summands``, an unused bit is set, or honest messages
+                can't add up to a value.
         """
         unsigned = [mpz(block) for block in blocks]
         for run in self._runs:
@@ -136,8 +136,8 @@ class SlotLayout:
                 unsigned[index] = block & gmpy2.bit_mask(shift)
         if any(block >> self._capacity != n_summands for block in unsigned):
             raise RevealRefused(
-                "The counters inside the sum disagree with its number of summands.",
-                remedy="A contribution is damaged, or made with another key: abandon the round.",
+                "The counters inside the sum don't match its number of summands.",
+                remedy="A contribution is damaged or made with another key. Abandon the round.",
             )
         values = np.empty(self._length, dtype=np.int64)
         rest = [block - (n_summands << self._capacity) for block in unsigned]
@@ -152,8 +152,8 @@ class SlotLayout:
             values[run.start : run.stop] = found + run.smallest
         if any(rest):
             raise RevealRefused(
-                "The sum has bits where no message has any.",
-                remedy="A contribution is poisoned: abandon the round.",
+                "The sum has bits that no message has.",
+                remedy="A contribution is poisoned. Abandon the round.",
             )
         return values, tags
 
@@ -185,17 +185,17 @@ def _runs(spec: VectorSpec, widths: SlotWidths) -> Iterator[_Run]:
 def _refuse_outside(run: _Run, unsigned: Integers) -> None:
     if unsigned.max() > run.largest - run.smallest:
         raise RevealRefused(
-            "A value of the sum leaves the bounds that honest messages keep.",
-            remedy="A contribution is poisoned, or made with another key: abandon the round.",
+            "A value of the sum is outside the bounds of honest messages.",
+            remedy="A contribution is poisoned or made with another key. Abandon the round.",
         )
 
 
 class EntryLayout:
-    """Writes vectors into entries and blocks, and reads their sums.
+    """Write vectors into entries and blocks, and read their sums.
 
     Args:
-        spec: the vector; without a segment of entries all of it has fixed places.
-        key_bits: of the modulus.
+        spec: the vector. Without a segment of entries, all its places are fixed.
+        key_bits: the number of bits of the modulus.
     """
 
     def __init__(self, spec: VectorSpec, key_bits: int) -> None:
@@ -210,10 +210,10 @@ class EntryLayout:
         if self._entered is not None and slot_bits(self._entered) > self._capacity:
             raise SettingsError(f"Segment {self._entered.name!r} is wider than a block.")
 
-    # What a message is.
+    # Messages.
 
     def rows(self, vector: Integers) -> Integers:
-        """Return the values that are tagged together, (1, length): all of them."""
+        """Return the values that are tagged together, (1, length), which are all of them."""
         return vector[None]
 
     def of_message(
@@ -222,10 +222,10 @@ class EntryLayout:
         """Return the indices of a valid vector's entries, and all blocks, entries first.
 
         Args:
-            tags: of the whole vector, (1, n_tags), not negative; None where it has none.
+            tags: the nonnegative tags of the whole vector, (1, n_tags), or None if it has none.
 
         Raises:
-            MalformedUpdate: more values are not zero than a message carries.
+            MalformedUpdate: the vector has more nonzero values than a message carries.
         """
         values, fixed = self._split(vector)
         index = self._indices(values)
@@ -237,7 +237,7 @@ class EntryLayout:
         return index.tolist(), blocks + self._tail.pack(rest)
 
     def _split(self, vector: Integers) -> tuple[Integers, Integers]:
-        """Return the segment of entries, empty where there is none, and the others."""
+        """Return the segment of entries, which may be empty, and the other segments."""
         entered: Integers = np.zeros(0, dtype=np.int64)
         fixed = []
         for segment, values in self._spec.pieces(vector):
@@ -248,15 +248,16 @@ class EntryLayout:
         return entered, np.concatenate(fixed) if fixed else np.zeros(0, dtype=np.int64)
 
     def _indices(self, values: Integers) -> NDArray[np.int64]:
-        """Return which values travel, ascending, as many as every message has."""
+        """Return the ascending indices of the values that travel, as many as every message has."""
         index = np.flatnonzero(values)
         if len(index) > self.n_entries:
             raise MalformedUpdate(
-                f"The vector has more than {self.n_entries} values that are not zero, which is "
-                "all that a message with indices in the clear carries.",
-                remedy="A client is one user there; set update.indices to hidden for silos.",
+                f"The vector has more than {self.n_entries} nonzero values, the most that a "
+                "message with indices in the clear can carry.",
+                remedy="Such a client has one user. For silos, set update.indices to hidden.",
             )
-        # Of equal values Top-K keeps those with the lowest indices, and all that is left is zero.
+        # Of equal values, Top-K keeps those with the lowest indices, and the remaining ones are
+        # zero.
         free = np.setdiff1d(np.arange(self.n_entries), index, assume_unique=True)
         return np.sort(np.concatenate([index, free[: self.n_entries - len(index)]]))
 
@@ -264,23 +265,23 @@ class EntryLayout:
         """Return the indices of a message or a sum.
 
         Raises:
-            MalformedUpdate: unless they ascend, without a repetition, within the segment.
+            MalformedUpdate: the indices don't ascend, repeat, or leave the segment.
         """
         found = np.frombuffer(raw, dtype="<u4").astype(np.int64)
         length = 0 if self._entered is None else self._entered.length
         if (np.diff(found) <= 0).any() or (len(found) and found[-1] >= length):
             raise MalformedUpdate(
-                f"Indices must ascend, each once, below {length}; these do not.",
-                remedy="Send the indices of a message in order.",
+                f"Indices must ascend without duplicates and be below {length}.",
+                remedy="Send the indices of a message in ascending order.",
             )
         indices: list[int] = found.tolist()
         return indices
 
     def entries_of(self, body: memoryview, frame_bytes: int, n_summands: int) -> int:
-        """Return how many entries a sum of that length has.
+        """Return the number of entries in a sum of this length.
 
         Raises:
-            MalformedUpdate: no sum of so many messages has that length.
+            MalformedUpdate: no sum of this number of messages has that length.
         """
         n_bytes = len(body) - self.n_tail * frame_bytes
         found, rest = divmod(n_bytes, INDEX_BYTES + frame_bytes)
@@ -288,27 +289,27 @@ class EntryLayout:
         most = min(length, n_summands * self.n_entries)
         if rest or not self.n_entries <= found <= most:
             raise MalformedUpdate(
-                f"A sum of {n_summands} messages has {self.n_entries} to {most} entries; "
-                f"{len(body)} bytes are none of these."
+                f"A sum of {n_summands} messages has {self.n_entries} to {most} entries, but "
+                f"{len(body)} bytes don't fit any such number."
             )
         return found
 
-    # What a sum says.
+    # Sums.
 
     def of_sum(
         self, index: Sequence[int], blocks: Sequence[mpz], modulus: mpz, n_summands: int
     ) -> tuple[Integers, NDArray[Any]]:
-        """Return the vector whose sum over ``n_summands`` messages this is, and its tags.
+        """Return the vector and its tags from a sum over ``n_summands`` messages.
 
         Args:
-            blocks: a plaintext for each index, and those of the rest; known up to multiples of
-                the modulus.
+            blocks: a plaintext for each index, and those of the rest, known up to multiples of the
+                modulus.
 
         Returns:
             The vector, and the tags, Python integers of shape (1, n_tags).
 
         Raises:
-            RevealRefused: when a counter or a value is what no honest messages sum to.
+            RevealRefused: honest messages can't add up to a counter or a value.
         """
         rest, _ = self._tail.unpack(blocks[len(index) :], modulus, n_summands)
         entered = self._entered
@@ -335,13 +336,13 @@ class EntryLayout:
         unsigned = (block - segment.smallest) % modulus
         if not 1 <= unsigned >> self._capacity <= n_summands:
             raise RevealRefused(
-                "The counter inside an entry of the sum disagrees with its number of summands.",
-                remedy="A contribution is damaged, or made with another key: abandon the round.",
+                "The counter inside an entry of the sum doesn't match its number of summands.",
+                remedy="A contribution is damaged or made with another key. Abandon the round.",
             )
         value = unsigned & gmpy2.bit_mask(self._capacity)
         if value > segment.max_abs_sum - segment.smallest:
             raise RevealRefused(
-                "A value of the sum leaves the bounds that honest messages keep.",
-                remedy="A contribution is poisoned, or made with another key: abandon the round.",
+                "A value of the sum is outside the bounds of honest messages.",
+                remedy="A contribution is poisoned or made with another key. Abandon the round.",
             )
         return int(value) + segment.smallest

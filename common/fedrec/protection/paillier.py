@@ -1,22 +1,21 @@
-"""Paillier: exact sums of integers packed into slots, or one to a ciphertext as in the papers.
+"""Paillier: exact sums of integers packed into slots, or one per ciphertext as in the papers.
 
-Keys and how ciphertexts are made are in `paillier_key`, slots in `slots`. Values are integers in
-slots of fixed places, so no exponent travels; libraries of floats send one in the clear with every
-ciphertext, and it tells about the value. Ciphertexts are integers in frames of one length.
+`paillier_key` has keys and encryption, and `packing` has slots. Values are integers in fixed slots,
+so no exponent travels. Libraries for floats send an exponent in the clear with every ciphertext,
+and it reveals something about the value. Ciphertexts are integers in frames of one length.
 
-A sum is the plain product of its messages: key holders who multiply the same contributions compare
-it, byte by byte, with the coordinator's. Where the coordinator hands its sum out, it does so
-`refreshed`, with random residues of its own, so that a receiver who did not multiply the
-contributions cannot try which ones are in it. A party that did learns nothing from the plain
-product that its factors do not say.
+A sum is the plain product of its messages. Key holders that multiply the same contributions compare
+it, byte by byte, with the coordinator's. When the coordinator publishes its sum, it adds random
+residues of its own (`refreshed`). A receiver that didn't multiply the contributions then can't test
+which ones it contains. For a party that did, the plain product reveals nothing beyond its factors.
 
-What it does not give: what `bfv` does not give either (members share the secret key where they
-open sums, ciphertexts are not authenticated but by tags, the security is classical), and its
-speed: a member needs milliseconds for each ciphertext, and more where it has no secret key.
-Decryption is not constant in time.
+Paillier has the limits of `bfv`. Members share the secret key if they open sums, only tags
+authenticate ciphertexts, and the security is classical. It is also slower: a member needs
+milliseconds for each ciphertext, and more without the secret key. Decryption isn't constant in
+time.
 
-The sets of one value to a ciphertext can also send a few values with their indices in the clear,
-as the papers' Top-K does (`entries`). The preset `paper` is single-3072 by the package `phe`.
+The sets with one value per ciphertext can also send a few values with their indices in the clear,
+as Top-K does in the papers. The preset `paper` is single-3072 with the package `phe`.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     )
 
 
-# Strength of a modulus by factoring: NIST SP 800-57 part 1, revision 5, table 2.
+# Security of a modulus against factoring: NIST SP 800-57 part 1, revision 5, table 2.
 _SECURITY = {3072: 128, 2048: 112}
 _FORMS = ("packed", "single")
 _PAPER = "paper"
@@ -73,12 +72,12 @@ class Paillier(Protection):
 
     @classmethod
     def plan(cls, spec: VectorSpec, *, preset: str | None = None) -> ProtectionPlan:
-        """Choose parameters for a vector; see `Protection.plan`."""
+        """Choose parameters for a vector (see `Protection.plan`)."""
         weak = re.fullmatch(rf"({'|'.join(_FORMS)})-(\d+)", preset or "")
         if weak and int(weak[2]) < min(_SECURITY):
             raise SettingsError(
-                f"A Paillier key of {weak[2]} bits can be factored with today's means or soon will "
-                f"be; at least {min(_SECURITY)} are needed.",
+                f"A Paillier key of {weak[2]} bits can be factored now or soon. Use at least "
+                f"{min(_SECURITY)} bits.",
                 remedy=f"Use one of {', '.join(cls.presets)}.",
             )
         return super().plan(spec, preset=preset)
@@ -89,7 +88,7 @@ class Paillier(Protection):
     ) -> ProtectionPlan:
         if spec.tagged:
             check_bounds(spec, TAG_MODULUS)
-        # Where any message of a federation has entries, rounds that have none are laid out alike.
+        # If any message of a federation has entries, rounds without entries use the same layout.
         if (spec if largest is None else largest.spec).entered is not None:
             return cls._plan_entries(spec, preset)
         _, widths = _parameters(preset, tagged=spec.tagged)
@@ -97,13 +96,13 @@ class Paillier(Protection):
 
     @classmethod
     def _plan_entries(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
-        """Plan messages of entries; a vector without any has fixed places alone."""
+        """Plan messages of entries. A vector without entries has fixed places only."""
         key_bits, widths = _parameters(preset, tagged=False)
         if widths.most_values > 1:
             raise SettingsError(
-                "Indices in the clear do not go with packed ciphertexts: clients' indices differ, "
-                "and nobody can move a slot inside a ciphertext to where another client has it.",
-                remedy='Set protection.preset = "single-3072", or leave update.indices out.',
+                "Indices in the clear can't be combined with packed ciphertexts. Clients' indices "
+                "differ, and a slot can't move inside a ciphertext to match another client's.",
+                remedy='Set protection.preset = "single-3072", or remove update.indices.',
             )
         entered = spec.entered
         entries = 0 if entered is None else entered.entries
@@ -114,7 +113,7 @@ class Paillier(Protection):
 
     @property
     def _has_entries(self) -> bool:
-        """Whether the federation's messages are entries, in rounds that have none, too."""
+        """Whether the federation's messages are entries, even in rounds without any."""
         return self._largest.spec.entered is not None
 
     @classmethod
@@ -157,7 +156,7 @@ class Paillier(Protection):
         return context, SecretKey._holding(context + key.to_bytes())
 
     def envelope(self, context: bytes) -> Envelope:
-        """Refuse a context that is more or other than a public modulus; see `Protection`."""
+        """Refuse a context that isn't exactly a public modulus (see `Protection`)."""
         return self._opened(context)[0]
 
     def accumulator(self, context: bytes) -> Accumulator:
@@ -169,31 +168,31 @@ class Paillier(Protection):
         return PaillierAccumulator(*self._opened(context), layout)
 
     def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
-        """Return a client's half; see `Protection.member`."""
+        """Return a client's half (see `Protection.member`)."""
         from fedrec.protection.paillier_key import PaillierSecretKey, PheSecretKey
 
         envelope, public = self._opened(context)
         content = exported(secret)
         if content[: len(context)] != context:
             raise KeysError(
-                "The secret key is not the one that the context names.",
+                "The secret key isn't the one that the context names.",
                 remedy="Unwrap the key of the present epoch.",
             )
         kind = PheSecretKey if self.chosen.preset == _PAPER else PaillierSecretKey
         return self._half(envelope, kind.from_bytes(content[len(context) :], public), tag_key)
 
     def encryption_key(self, secret: bytes | SecretKey) -> bytes:
-        """Return the context, which has the public modulus; see `Protection.encryption_key`."""
+        """Return the context with the public modulus (see `Protection.encryption_key`)."""
         return exported(secret)[: CONTEXT_BYTES + self.chosen.key_bits // 8]
 
     def encryptor(self, context: bytes, key: bytes, *, tag_key: bytes = b"") -> Member:
-        """Return the half without a secret key; see `Protection.encryptor`."""
+        """Return the half without a secret key (see `Protection.encryptor`)."""
         from fedrec.protection.paillier_key import PaillierEncryptor, PheEncryptor
 
         envelope, public = self._opened(context)
         if key != context:
             raise KeysError(
-                "The encryption key is not the modulus that the context names, and nothing else.",
+                "The encryption key isn't exactly the modulus that the context names.",
                 remedy="Unwrap the key of the present epoch.",
             )
         kind = PheEncryptor if self.chosen.preset == _PAPER else PaillierEncryptor
@@ -210,21 +209,21 @@ class Paillier(Protection):
         return PaillierMember(self.spec, envelope, widths, key, tag_key)
 
     def _opened(self, context: bytes) -> tuple[Envelope, PaillierPublicKey]:
-        """Return what a context names: the envelope, and the modulus."""
+        """Return the envelope and the modulus from a context."""
         from fedrec.protection.paillier_key import PaillierPublicKey
 
         expected = CONTEXT_BYTES + self.chosen.key_bits // 8
         if len(context) != expected:
             raise KeysError(
-                f"A coordinator's context under {self.name} has {expected} bytes, the public "
-                f"modulus at their end, and no key that opens anything; found {len(context)}.",
-                remedy="Give the coordinator the context that `generate` returned, and no key.",
+                f"A coordinator's context under {self.name} has {expected} bytes, ending with the "
+                f"public modulus, and no secret key. This one has {len(context)} bytes.",
+                remedy="Give the coordinator the context from `generate`, and no key.",
             )
         modulus = context[CONTEXT_BYTES:]
         envelope = super().envelope(context[:CONTEXT_BYTES])
         if envelope.key_id != _key_id(modulus):
             raise KeysError(
-                "The context names another public modulus than the one that is in it.",
+                "The context names another public modulus than the one it contains.",
                 remedy="Fetch the epoch's context again.",
             )
         return envelope, PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
@@ -236,5 +235,5 @@ def _parameters(preset: str, *, tagged: bool) -> tuple[int, SlotWidths]:
 
 
 def _key_id(modulus: bytes) -> bytes:
-    """Return the name of a key, which here follows from its modulus."""
+    """Return the name of a key, which follows from its modulus."""
     return hashlib.sha256(b"fedrec.protection.paillier.key.v1" + modulus).digest()[:MARK_BYTES]

@@ -1,10 +1,10 @@
-"""Paillier's keys: making them, encrypting with either half, decrypting with the secret one.
+"""Paillier's keys: generate them, encrypt with either half, and decrypt with the secret one.
 
-The preset of the papers' measurements uses the package `phe`: every ciphertext is
-(1 + m n) r^n mod n^2 with a random r below n, a power with a full exponent modulo n^2, and nothing
-is prepared beforehand. Keys are the same, so that ciphertexts of either kind are opened by either.
-Only whole numbers go through `phe`: what it encrypts of a float has an exponent in the clear that
-tells about the value.
+The preset of the papers' measurements uses the package `phe`. Every ciphertext is (1 + m n) r^n mod
+n^2 with a random r below n. This is a power with a full exponent modulo n^2, and nothing is
+precomputed. Keys are the same, so either kind of key opens ciphertexts of both. `phe` receives
+whole numbers only. For a float, it adds an exponent in the clear, which reveals something about the
+value.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from fedrec.identity.secret import Secret
 
 
 class FixedBase:
-    """A base with its table.
+    """A base with a table of its powers.
 
     Args:
         base: the base, below ``modulus``.
-        modulus: all arithmetic is modulo it.
+        modulus: the modulus of all arithmetic.
         exponent_bits: exponents are below 2^exponent_bits.
-        window_bits: the table has 2^window_bits entries for each of the
-            exponent_bits / window_bits windows.
+        window_bits: the table has 2^window_bits entries for each of the exponent_bits / window_bits
+            windows.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class FixedBase:
             base = row[-1] * base % modulus
 
     def power(self, exponent: mpz) -> mpz:
-        """Return base^exponent; digits beyond the table would be lost, so they are an error.
+        """Return base^exponent. Digits beyond the table would be lost, so they are an error.
 
         Raises:
-            ValueError: for an exponent that is negative or longer than was said.
+            ValueError: the exponent is negative or too long.
         """
         digits = gmpy2.unpack(exponent, self._window_bits)
         result, modulus = mpz(1), self._modulus
@@ -68,32 +68,32 @@ CLOSEST_BITS = 100
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaillierPublicKey:
-    """The modulus n: encrypts and adds, and opens nothing.
+    """The modulus n, which encrypts and adds, but opens nothing.
 
     Attributes:
-        n: product of two primes of the same length.
+        n: the product of two primes of the same length.
     """
 
     n: mpz
 
     @classmethod
     def from_bytes(cls, raw: bytes, key_bits: int) -> PaillierPublicKey:
-        """Read a modulus.
+        """Read a modulus from its bytes.
 
         Raises:
-            KeysError: for anything but an odd composite of exactly ``key_bits`` bits. A prime in
-                its place could only be a factor of somebody's modulus.
+            KeysError: the number isn't an odd composite of exactly ``key_bits`` bits. A prime in
+                its place could only be a factor of another modulus.
         """
         n = mpz(int.from_bytes(raw, "big"))
         if n.bit_length() != key_bits or gmpy2.is_even(n) or gmpy2.is_power(n):
             raise KeysError(
-                f"The modulus is no product of two primes of {key_bits // 2} bits.",
+                f"The modulus isn't a product of two primes of {key_bits // 2} bits.",
                 remedy="Make the epoch's keys for the federation's present settings.",
             )
         if gmpy2.is_prime(n):
             raise KeysError(
-                "The context holds a prime where the public modulus belongs.",
-                remedy="Give the coordinator the context that `generate` returned, and no key.",
+                "The context contains a prime in place of the public modulus.",
+                remedy="Give the coordinator the context from `generate`, and no key.",
             )
         return cls(n)
 
@@ -104,18 +104,18 @@ class PaillierPublicKey:
 
     @property
     def ciphertext_bytes(self) -> int:
-        """Length of every ciphertext on the wire."""
+        """The length of every ciphertext on the wire."""
         return int(self.n.bit_length()) // 4
 
     def read(self, body: memoryview) -> list[mpz]:
-        """Return the ciphertexts of a body whose length was checked.
+        """Return the ciphertexts of a body with a checked length.
 
-        The product of all shares a factor with n as soon as one of them does, so that one
-        greatest common divisor vouches for all. A ciphertext of 0 would turn every sum into 0,
-        one that shares a factor with n can be opened by nobody.
+        The product of all ciphertexts shares a factor with n if one of them does, so a single
+        greatest common divisor checks all. A ciphertext of 0 would turn every sum into 0. One that
+        shares a factor with n can't be opened.
 
         Raises:
-            MalformedUpdate: unless every one is above 0, below n^2 and prime to n.
+            MalformedUpdate: a ciphertext isn't above 0, below n^2 and prime to n.
         """
         step, n, limit = self.ciphertext_bytes, self.n, self.n_squared
         raw = bytes(body)
@@ -137,7 +137,7 @@ class PaillierPublicKey:
         return b"".join(ciphertext.to_bytes(step, "big") for ciphertext in ciphertexts)
 
     def residues(self) -> Iterator[mpz]:
-        """Yield random n-th residues without end, by a base of their own (Damgard et al.)."""
+        """Yield random n-th residues without end, from their own base (Damgard et al.)."""
         bits = int(self.n.bit_length()) // 2
         base = -(_random_unit(self.n) ** 2) % self.n
         table = FixedBase(
@@ -151,9 +151,9 @@ class PaillierPublicKey:
 
 
 class PaillierEncryptor(Secret):
-    """Encrypts with the modulus alone, and opens nothing.
+    """Encrypt with the modulus alone, and open nothing.
 
-    Its table takes some 10 MB for a key of 3072 bits and is made with the first encryption.
+    Its table takes about 10 MB for a key of 3072 bits, and is made with the first encryption.
     """
 
     def __init__(self, public: PaillierPublicKey) -> None:
@@ -167,7 +167,7 @@ class PaillierEncryptor(Secret):
 
 
 class _Half:
-    """One prime: residues and decryption modulo it."""
+    """Work modulo one prime: residues and decryption."""
 
     def __init__(self, prime: mpz, generator: mpz, n: mpz) -> None:
         self.prime = prime
@@ -196,7 +196,7 @@ class _Half:
 class PaillierSecretKey(Secret):
     """The factors of n, and a generator modulo each of them.
 
-    Tables are made with the first encryption and take about 20 MB for a key of 3072 bits.
+    Tables are made with the first encryption, and take about 20 MB for a key of 3072 bits.
     """
 
     def __init__(self, p: mpz, q: mpz, p_generator: mpz, q_generator: mpz) -> None:
@@ -225,11 +225,11 @@ class PaillierSecretKey(Secret):
 
     @classmethod
     def from_bytes(cls, raw: bytes, public: PaillierPublicKey) -> PaillierSecretKey:
-        """Read what `to_bytes` wrote.
+        """Read the key that `to_bytes` wrote.
 
         Raises:
-            KeysError: unless these are the factors of the public modulus, with bases that are no
-                squares modulo them.
+            KeysError: these aren't the factors of the public modulus, or a base is a square modulo
+                its factor.
         """
         step = public.ciphertext_bytes // 4
         numbers = [mpz.from_bytes(raw[at : at + step], "big") for at in range(0, len(raw), step)]
@@ -266,7 +266,7 @@ def _random_unit(n: mpz) -> mpz:
 def _prime_with_generator(bits: int) -> tuple[mpz, mpz]:
     """Return a prime p = 2 c r + 1 with its two highest bits set, and a generator modulo p.
 
-    r is a random prime of bits - COFACTOR_BITS bits, c is drawn among all that fit.
+    r is a random prime of bits - COFACTOR_BITS bits, and c is drawn among all values that fit.
     """
     large = _random_prime(bits - COFACTOR_BITS)
     low, high = (mpz(3) << (bits - 2)) // (2 * large) + 1, (mpz(1) << bits) // (2 * large)
@@ -305,14 +305,14 @@ def _phe() -> Any:
     except ImportError as error:
         raise KeysError(
             "Protection paillier with the preset paper needs the package phe, which is missing.",
-            remedy=f"Install it with: {how_to_install('phe')}; or use protection.preset = "
+            remedy=f"Install it with: {how_to_install('phe')}. Or use protection.preset = "
             '"single-3072", which sends the same and takes an eighth of the time.',
         ) from error
     return phe
 
 
 class PheEncryptor(PaillierEncryptor):
-    """Encrypts with the modulus alone by `phe`."""
+    """Encrypt with the modulus alone, with `phe`."""
 
     def __init__(self, public: PaillierPublicKey) -> None:
         super().__init__(public)
@@ -324,7 +324,7 @@ class PheEncryptor(PaillierEncryptor):
 
 
 class PheSecretKey(PaillierSecretKey):
-    """Encrypts and decrypts by `phe`."""
+    """Encrypt and decrypt with `phe`."""
 
     def __init__(self, p: mpz, q: mpz, p_generator: mpz, q_generator: mpz) -> None:
         super().__init__(p, q, p_generator, q_generator)

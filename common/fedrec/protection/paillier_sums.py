@@ -1,4 +1,4 @@
-"""The two halves of the Paillier protection: what members make, and what the coordinator adds."""
+"""The two halves of the Paillier protection: members encrypt, and the coordinator adds."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from fedrec.protection.vector import Integers, VectorSpec
 
 
 class PaillierAccumulator(EnvelopedSum):
-    """Multiplies ciphertexts modulo n^2, which adds what they carry.
+    """Multiply ciphertexts modulo n^2, which adds their values.
 
-    The product does not depend on the order of the messages, and each sum has one encoding, so
-    that key holders who multiply the same contributions get the same bytes. Entries are multiplied
-    with those of the same index; indices that nobody sent are in no sum, and their list, too, does
-    not depend on the order of the messages.
+    The product doesn't depend on the order of the messages, and each sum has one encoding. Key
+    holders that multiply the same contributions therefore get the same bytes. Entries are
+    multiplied with those of the same index. An index that no client sent isn't in the sum. The list
+    of indices doesn't depend on the order of the messages either.
 
     Args:
-        layout: of messages of entries; None where every ciphertext has its place.
+        layout: the layout of messages of entries, or None if every ciphertext has a fixed place.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class PaillierAccumulator(EnvelopedSum):
         self._tail: list[mpz] = []
 
     def add_from(self, file: BinaryIO) -> None:
-        """Add a file's message after checking all of it; see `Accumulator.add`."""
+        """Add a file's message after checking all of it (see `Accumulator.add`)."""
         self._check(file)
         index, found = _read(self._layout, self._key, memoryview(file.read()), 1)
-        # Everything was checked: from here on nothing fails.
+        # Everything was checked, so nothing fails from here on.
         for place, ciphertext in zip(index, found, strict=False):
             before = self._entries.get(place)
             together = ciphertext if before is None else before * ciphertext % self._limit
@@ -70,7 +70,7 @@ class PaillierAccumulator(EnvelopedSum):
         return (_body(self._key, index, [self._entries[place] for place in index] + self._tail),)
 
     def refreshed(self, total: bytes) -> bytes:
-        """Return the same sum with fresh randomness; see `Accumulator.refreshed`."""
+        """Return the same sum with fresh randomness (see `Accumulator.refreshed`)."""
         count, body = self._envelope.open_sum(total)
         index, found = _read(self._layout, self._key, body, count)
         pairs = zip(found, self._key.residues(), strict=False)
@@ -79,12 +79,12 @@ class PaillierAccumulator(EnvelopedSum):
 
 
 class PaillierMember(Member):
-    """Encrypts vectors and, with the secret key, reveals sums.
+    """Encrypt vectors and, with the secret key, reveal sums.
 
     Args:
-        widths: of the slots; None where messages are of entries.
+        widths: the widths of the slots, or None for messages of entries.
         key: the secret key, or the half that only encrypts.
-        tag_key: of the tags, where the vector has them.
+        tag_key: the key of the tags, if the vector has tags.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class PaillierMember(Member):
             )
 
     def protect(self, vector: Integers, name: bytes = b"") -> bytes:
-        """Return the message of a vector; see `Member.protect`."""
+        """Return the message of a vector (see `Member.protect`)."""
         key = self._open_key()
         values = self._spec.validated(vector)
         tags = None
@@ -126,7 +126,7 @@ class PaillierMember(Member):
     def reveal(
         self, total: bytes, n_summands: int, names: tuple[bytes, ...] | None = None
     ) -> Integers:
-        """Return the exact sum, zero where no message had an entry; see `Member.reveal`."""
+        """Return the exact sum, zero if no message had an entry (see `Member.reveal`)."""
         key = self._open_key()
         if isinstance(key, PaillierEncryptor):
             raise encrypts_only()
@@ -137,7 +137,7 @@ class PaillierMember(Member):
         try:
             values, tags = self._layout.of_sum(index, blocks, key.public.n, n_summands)
         except RevealRefused as error:
-            # What cannot even be read cannot have the right tags.
+            # A sum that can't be read can't have the right tags.
             if names is None:
                 raise
             raise WrongTags(error.message, remedy=error.remedy) from error
@@ -146,7 +146,7 @@ class PaillierMember(Member):
         return values
 
     def over(self, protection: Protection) -> Member:
-        """Return this half for another vector; see `Member.over`."""
+        """Return this half for another vector (see `Member.over`)."""
         return PaillierMember(
             protection.spec,
             self._envelope.over(protection.chosen),
@@ -156,7 +156,7 @@ class PaillierMember(Member):
         )
 
     def close(self) -> None:
-        """Forget the key."""
+        """Delete the key."""
         self._key = self._tagging = None
         self._tag_key = b""
 
@@ -172,7 +172,7 @@ def _read(
     body: memoryview,
     n_summands: int,
 ) -> tuple[list[int], list[mpz]]:
-    """Return the indices and ciphertexts of a message or a sum, all of it checked."""
+    """Return the indices and ciphertexts of a message or a sum after checking all of it."""
     if not isinstance(layout, EntryLayout):
         return [], key.read(body)
     split = layout.entries_of(body, key.ciphertext_bytes, n_summands) * INDEX_BYTES

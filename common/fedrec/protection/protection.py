@@ -1,4 +1,4 @@
-"""The interface of a protection: what clients make, coordinators add, and key holders reveal."""
+"""The interface of a protection: clients make messages, coordinators add, key holders reveal."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fedrec.protection.vector import Integers, VectorSpec
 
 
 class Accumulator(ABC):
-    """The coordinator's half: adds messages up, and holds no key."""
+    """The coordinator's half, which adds messages up and has no key."""
 
     @property
     @abstractmethod
     def count(self) -> int:
-        """How many messages were added."""
+        """The number of added messages."""
 
     @abstractmethod
     def add(self, message: bytes) -> None:
@@ -30,39 +30,39 @@ class Accumulator(ABC):
         The whole message is checked before the sum changes.
 
         Raises:
-            MalformedUpdate: for a message of another length, plan, key or parameter set.
-            RoundError: when the sum already has as many messages as the plan allows.
+            MalformedUpdate: the message has another length, plan, key or parameter set.
+            RoundError: the sum already has the most messages that the plan allows.
         """
 
     def add_from(self, file: BinaryIO) -> None:
-        """Add the message that is a file's content; see `add`."""
+        """Add the message in a file (see `add`)."""
         self.add(file.read())
 
     @abstractmethod
     def finish(self) -> bytes:
-        """Return the sum so far, whatever the order of the messages.
+        """Return the present sum, which doesn't depend on the order of the messages.
 
-        It is as long as a message, and longer where messages carry entries at indices of their
-        own: it has one for each index that any of them had.
+        It has the length of a message. It is longer if messages carry entries at different indices:
+        it has one entry for each index of any message.
 
         Raises:
-            RoundError: when nothing was added.
+            RoundError: nothing was added.
         """
 
     def refreshed(self, total: bytes) -> bytes:
-        """Return a sum as the coordinator may hand it to a party that did not recompute it.
+        """Return a sum in the form for parties that didn't recompute it.
 
-        Where fresh randomness can be added without a key, it is; elsewhere the sum is returned as
-        it is. Either way it reveals as before, but only what `finish` returned is compared.
+        If fresh randomness can be added without a key, it is added. Otherwise, the sum is returned
+        unchanged. Either form reveals the same values, but only the result of `finish` is compared.
 
         Raises:
-            MalformedUpdate: for bytes that are no sum of this plan and key.
+            MalformedUpdate: the bytes aren't a sum of this plan and key.
         """
         return total
 
 
 class EnvelopedSum(Accumulator):
-    """A coordinator's half whose messages come in envelopes; counts them."""
+    """A coordinator's half for messages in envelopes, which also counts them."""
 
     def __init__(self, envelope: Envelope) -> None:
         self._envelope = envelope
@@ -70,51 +70,51 @@ class EnvelopedSum(Accumulator):
 
     @property
     def count(self) -> int:
-        """How many messages were added."""
+        """The number of added messages."""
         return self._count
 
     def add(self, message: bytes) -> None:
-        """Add one message after checking all of it; see `Accumulator.add`."""
+        """Add one message after checking all of it (see `Accumulator.add`)."""
         self.add_from(BytesIO(message))
 
     def _check(self, file: BinaryIO) -> None:
-        """Check a message's header and length, and that there is room; its body comes next.
+        """Check a message's header and length, and that the sum has room. The body comes next.
 
         Raises:
-            MalformedUpdate, RoundError: see `Accumulator.add`.
+            MalformedUpdate, RoundError: as in `Accumulator.add`.
         """
         length = file.seek(0, SEEK_END)
         file.seek(0)
         self._envelope.check_message(file.read(HEADER_BYTES), length)
         if self._count >= self._envelope.max_summands:
             raise RoundError(
-                f"The plan allows {self._envelope.max_summands} messages in a sum, not one more."
+                f"The plan allows at most {self._envelope.max_summands} messages in a sum."
             )
 
     def finish(self) -> bytes:
-        """Return the sum; see `Accumulator.finish`."""
+        """Return the sum (see `Accumulator.finish`)."""
         if not self._count:
-            raise RoundError("A sum of no messages does not exist.")
+            raise RoundError("There is no sum of zero messages.")
         return b"".join((self._envelope.close_sum(b"", self._count), *self._parts()))
 
     @abstractmethod
     def _parts(self) -> Iterable[bytes | memoryview]:
-        """Return the body of the sum, in pieces that follow each other."""
+        """Return the body of the sum in consecutive pieces."""
 
 
 class Member(Secret, ABC):
-    """A client's half: protects its own vector, and reveals sums where it holds the key."""
+    """A client's half, which protects its own vector, and reveals sums if it has the key."""
 
     @abstractmethod
     def protect(self, vector: Integers, name: bytes = b"") -> bytes:
         """Return the message for an int64 vector of shape (length,), always of one length.
 
         Args:
-            name: under a plan with tags says whose message it is and of which round; it must
-                never name a second one.
+            name: under a plan with tags, the name of the author and the round. It must never name a
+                second message.
 
         Raises:
-            MalformedUpdate: for another type or shape, or a value outside its segment's bound.
+            MalformedUpdate: the type or shape is wrong, or a value is outside its segment's bound.
         """
 
     @abstractmethod
@@ -123,19 +123,19 @@ class Member(Secret, ABC):
     ) -> Integers:
         """Return the exact sum of ``n_summands`` messages as int64 of shape (length,).
 
-        Without names it detects damage and foreign keys, not a coordinator that builds sums of
-        its own: a caller first recomputes ``total`` from signed contributions, because a party that
-        may choose what is revealed, or only watch which sums are refused, learns about the key.
+        Without names, this detects damage and foreign keys, but not a coordinator that builds its
+        own sums. The caller must first recompute ``total`` from signed contributions. A party that
+        chooses the revealed sums, or only watches which sums are refused, learns about the key.
 
         Args:
-            names: of the messages whose sum it must be, under a plan with tags; None where the
-                caller added them up itself.
+            names: the names of the messages that the sum must contain, under a plan with tags. None
+                if the caller added them up itself.
 
         Raises:
-            MalformedUpdate: for bytes that are no sum of this plan and key.
-            RevealRefused: for another number of summands, values that no honest messages sum
-                to, or any sum but that of the named messages.
-            KeysError: this half encrypts only, or was closed.
+            MalformedUpdate: the bytes aren't a sum of this plan and key.
+            RevealRefused: the number of summands is wrong, honest messages can't add up to the
+                values, or the sum isn't that of the named messages.
+            KeysError: this half only encrypts, or it was closed.
         """
 
     @abstractmethod
@@ -143,43 +143,45 @@ class Member(Secret, ABC):
         """Return this half for another vector, under the same key.
 
         Args:
-            protection: what `Protection.over` returned.
+            protection: the result of `Protection.over`.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Forget the key, if any; nothing can be protected or revealed afterwards."""
+        """Delete the key, if any. Afterwards, nothing can be protected or revealed."""
 
 
 class Protection(ABC):
-    """One protection with one plan; public data only.
+    """One protection with one plan, without secrets.
 
     Attributes:
-        name: its name in settings.
+        name: the protection's name in settings.
         needs_reveal: whether only key holders can read a sum.
-        hides_updates: whether the coordinator cannot read a single update.
-        presets: names of its parameter sets, the default first.
+        hides_updates: whether single updates are hidden from the coordinator.
+        presets: the names of its parameter sets, the default first.
 
     Args:
         spec: the vector to protect.
-        plan: what `plan` returned for it, here or at the coordinator.
-        largest: whose parameters and keys it shares; see `over`.
+        plan: the result of `plan` for the vector, here or at the coordinator.
+        largest: the protection that shares its parameters and keys (see `over`).
 
     Raises:
-        PlanMismatch: when this version would not make that plan for that vector.
+        PlanMismatch: this version wouldn't make that plan for that vector.
     """
 
     name: ClassVar[str]
     needs_reveal: ClassVar[bool]
     hides_updates: ClassVar[bool] = True
     steps: ClassVar[Steps] = ONE_STEP
-    """What every client of a round sends; with more than one step see `SteppedProtection`."""
+    """The steps of a round's clients. With more than one, see `SteppedProtection`."""
     settings_type: ClassVar[type[ProtectionSettings]] = ProtectionSettings
-    """Its section of the settings; a subclass of `ProtectionSettings` adds settings of its own."""
+    """The protection's section of the settings.
+
+    A subclass of `ProtectionSettings` adds its own settings."""
     has_encryptor: ClassVar[bool] = False
-    """Whether a key that encrypts opens nothing, so that the key authority alone can open sums."""
+    """Whether an encryption key opens nothing, so that only the key authority can open sums."""
     can_tag: ClassVar[bool] = False
-    """Whether sums can carry tags, so that they need not be recomputed to be opened."""
+    """Whether sums can carry tags, so that they needn't be recomputed before they are opened."""
     presets: ClassVar[tuple[str, ...]]
 
     def __init__(
@@ -190,9 +192,9 @@ class Protection(ABC):
             own = self._plan(spec, plan.preset, largest)
         if own is None or own.fingerprint() != plan.fingerprint():
             raise PlanMismatch(
-                f"The plan {plan.protection}/{plan.preset} is not what this version plans with "
-                f"{self.name} for this vector.",
-                remedy="Install the same fedrec and use the federation's settings.",
+                f"The plan {plan.protection}/{plan.preset} isn't the one that this version makes "
+                f"with {self.name} for this vector.",
+                remedy="Install the same release of fedrec, and use the federation's settings.",
             )
         self.spec = spec
         self.chosen = own
@@ -201,11 +203,11 @@ class Protection(ABC):
     def over(self, spec: VectorSpec) -> Self:
         """Return the protection of another vector, under the same parameters and keys.
 
-        Contexts and secrets are those of the largest vector; messages of different vectors are
-        told apart by their marks and lengths.
+        Contexts and secrets are those of the largest vector. Marks and lengths distinguish messages
+        of different vectors.
 
         Raises:
-            SettingsError: the vector does not fit into the largest one, for which the bounds on
+            SettingsError: the vector doesn't fit into the largest one, for which the bounds on
                 noise and overflow were proven.
         """
         if spec == self.spec:
@@ -217,10 +219,11 @@ class Protection(ABC):
 
     @classmethod
     def plan(cls, spec: VectorSpec, *, preset: str | None = None) -> ProtectionPlan:
-        """Choose parameters for a vector; "default" or None is the protection's first preset.
+        """Choose parameters for a vector. "default" or None is the protection's first preset.
 
         Raises:
-            SettingsError: naming the rule that no parameters can meet, and what would work.
+            SettingsError: no parameters meet a rule. The error names the rule, and a choice that
+                works.
         """
         chosen = cls.presets[0] if preset in (None, "default") else preset
         if chosen not in cls.presets:
@@ -235,22 +238,22 @@ class Protection(ABC):
     def _plan(
         cls, spec: VectorSpec, preset: str, largest: Protection | None = None
     ) -> ProtectionPlan:
-        """Choose parameters for a vector under a preset that exists.
+        """Choose parameters for a vector under an existing preset.
 
         Args:
-            largest: whose vector this is a part of, and whose parameters it is to have; see `over`.
-                Where these follow from the preset alone, it changes nothing.
+            largest: the plan whose vector contains this one, and whose parameters it must have (see
+                `over`). It has no effect if the parameters follow from the preset alone.
         """
 
     @abstractmethod
     def generate(self) -> tuple[bytes, SecretKey]:
-        """Return the coordinator's context, which holds no key, and the members' secret."""
+        """Return the coordinator's context, which has no key, and the members' secret."""
 
     def envelope(self, context: bytes) -> Envelope:
         """Read a context, which names the largest vector's plan.
 
         Raises:
-            KeysError: it holds any key, or belongs to other parameters.
+            KeysError: the context contains a key, or belongs to other parameters.
         """
         return Envelope.of(self.chosen, context, named=self._largest.chosen)
 
@@ -263,17 +266,17 @@ class Protection(ABC):
         """Return a client's half.
 
         Args:
-            tag_key: 32 bytes that members share, under a plan with tags.
+            tag_key: the 32 bytes that members share, under a plan with tags.
 
         Raises:
-            KeysError: when the secret is not the context's.
+            KeysError: the secret isn't the context's.
         """
 
     def encryption_key(self, secret: bytes | SecretKey) -> bytes:
-        """Return the half of a secret that encrypts and opens nothing, for `encryptor`.
+        """Return the part of a secret that only encrypts, for `encryptor`.
 
         Raises:
-            KeysError: where the protection has no such half, or this is no secret of it.
+            KeysError: the protection has no such part, or this isn't one of its secrets.
         """
         raise KeysError(
             f"Protection {self.name} has no key that only encrypts.",
@@ -281,34 +284,34 @@ class Protection(ABC):
         )
 
     def encryptor(self, context: bytes, key: bytes, *, tag_key: bytes = b"") -> Member:
-        """Return the half of a client that holds no secret key: its `reveal` always refuses.
+        """Return the half of a client without a secret key, whose `reveal` always refuses.
 
         Args:
-            key: what `encryption_key` returned.
-            tag_key: see `member`.
+            key: the result of `encryption_key`.
+            tag_key: as in `member`.
 
         Raises:
-            KeysError: when the key is not the context's, or is more than an encryption key.
+            KeysError: the key isn't the context's, or is more than an encryption key.
         """
         raise KeysError(f"Protection {self.name} has no key that only encrypts.")
 
 
 class SteppedProtection(Protection):
-    """A protection of which there is nothing outside a round, and of which nobody holds a key."""
+    """A protection that works only within a round, without a key."""
 
     needs_reveal: ClassVar[bool] = False
     presets: ClassVar[tuple[str, ...]] = ("default",)
 
     def generate(self) -> tuple[bytes, SecretKey]:
-        """Return a context that names no key, and a secret in which there is none."""
+        """Return a context without a key, and an empty secret."""
         return Envelope.new_context(self.chosen, keyed=False), SecretKey._holding(b"none")
 
     def accumulator(self, context: bytes) -> Accumulator:
-        """Refuse: a sum is that of one round, a `CoordinatorSide`'s."""
+        """Raise an error, because only a `CoordinatorSide` sums, within one round."""
         raise self._without_round()
 
     def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
-        """Return a client's half outside a round, which can do nothing."""
+        """Return a client's half outside a round, which can't do anything."""
         self.envelope(context)
         return _Alone(self._without_round())
 
@@ -317,67 +320,67 @@ class SteppedProtection(Protection):
         """Return both sides of this protection's rounds.
 
         Args:
-            settings: of this protection's `settings_type`.
+            settings: settings of this protection's `settings_type`.
         """
 
     def _without_round(self) -> RoundError:
         return RoundError(
-            f"Under {self.name} messages are made and summed by the clients of one round."
+            f"Under {self.name}, the clients of one round make and sum messages together."
         )
 
 
 def protocol_of(protection: Protection, settings: ProtectionSettings) -> RoundProtocol:
-    """Return both sides of a protection's rounds, where they take several steps.
+    """Return both sides of a protection's rounds, if they take several steps.
 
     Args:
-        settings: of this protection's `settings_type`.
+        settings: settings of this protection's `settings_type`.
 
     Raises:
-        RoundError: a round has one step, in which every client sends what `Member.protect`
-            returns.
+        RoundError: a round has one step, in which every client sends the result of
+            `Member.protect`.
     """
     if not isinstance(protection, SteppedProtection):
-        raise RoundError(f"Under {protection.name} the clients of a round take no steps together.")
+        raise RoundError(f"Under {protection.name}, the clients of a round take no steps together.")
     return protection.round_protocol(settings)
 
 
 class _Alone(Member):
-    """A client outside a round: without the others there is nothing to protect with."""
+    """A client outside a round, which can't protect anything without the others."""
 
     def __init__(self, refusal: RoundError) -> None:
         self._refusal = refusal
 
     def protect(self, vector: Integers, name: bytes = b"") -> bytes:
-        """Refuse; see `ClientSide.protect`."""
+        """Raise an error (see `ClientSide.protect`)."""
         raise self._refusal
 
     def reveal(
         self, total: bytes, n_summands: int, names: tuple[bytes, ...] | None = None
     ) -> Integers:
-        """Refuse; see `CoordinatorSide.finish`."""
+        """Raise an error (see `CoordinatorSide.finish`)."""
         raise self._refusal
 
     def over(self, protection: Protection) -> Member:
-        """Return itself, which can do nothing with any vector."""
+        """Return this object, which does nothing for any vector."""
         return self
 
     def close(self) -> None:
-        """Do nothing: there is no key."""
+        """Do nothing, because there is no key."""
 
 
 def encrypts_only() -> KeysError:
-    """Return the error of a half that was asked to reveal and holds no secret key."""
+    """Return the error of a half without a secret key that was asked to reveal."""
     return KeysError(
-        "This client holds the key that encrypts, and none that opens sums.",
+        "This client's key encrypts, but doesn't open sums.",
         remedy="Only the key authority opens sums in this federation (protection.key_holder).",
     )
 
 
 def check_count(found: int, n_summands: int, max_summands: int) -> None:
-    """Refuse a sum whose number of summands is not the expected one, or not in 1..max."""
+    """Refuse a sum whose number of summands isn't the expected one, or isn't in 1..max."""
     if not 1 <= n_summands <= max_summands:
         raise RevealRefused(
-            f"{n_summands} summands were asked for; the plan allows 1..{max_summands}."
+            f"{n_summands} summands were requested, but the plan allows 1..{max_summands}."
         )
     if found != n_summands:
-        raise RevealRefused(f"The sum says {found} summands; {n_summands} were expected.")
+        raise RevealRefused(f"The sum has {found} summands, but {n_summands} were expected.")

@@ -1,6 +1,6 @@
-"""The plan: parameters that protect a vector, prices; and the envelope.
+"""The plan with its protection parameters and prices, and the envelope of messages.
 
-The envelope is the first bytes of every message and sum: what it is, of which plan, of which key.
+The envelope is the first bytes of every message and sum. It names the kind, the plan and the key.
 """
 
 from __future__ import annotations
@@ -15,42 +15,43 @@ from fedrec.ids import digest
 from fedrec.protection.vector import LimbLayout
 
 INDEX_BYTES = 4
-"""Of an entry's index: little-endian, unsigned."""
+"""The number of bytes of an entry's index, little-endian and unsigned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtectionPlan:
-    """Everything that both sides must agree on, and the price.
+    """All parameters that both sides must agree on, and the price.
 
     Attributes:
-        protection: name of the protection.
-        preset: name of the parameter set.
-        spec_fingerprint: fingerprint of the vector that this plan is for.
-        poly_modulus_degree: N; 0 without encryption.
-        coeff_mod_bit_sizes: bits of the coefficient primes, the special one last.
+        protection: the name of the protection.
+        preset: the name of the parameter set.
+        spec_fingerprint: the fingerprint of the vector of this plan.
+        poly_modulus_degree: N, or 0 without encryption.
+        coeff_mod_bit_sizes: the bits of the coefficient primes, the special one last.
         plain_modulus: t of BFV.
         scale_bits: CKKS encodes one grid unit as 2^scale_bits.
-        key_bits: bits of Paillier's modulus; 0 for everything else.
-        n_values: length of the vector.
-        n_slots: values after splitting into limbs.
-        n_blocks: ciphertexts of one message.
-        frame_bytes: bytes of one block, the same for every input.
-        message_bytes: bytes of a message, the same for every input, and of a sum but where it has
+        key_bits: the bits of Paillier's modulus, or 0 for other protections.
+        n_values: the length of the vector.
+        n_slots: the number of values after splitting into limbs.
+        n_blocks: the number of ciphertexts in one message.
+        frame_bytes: the bytes of one block, the same for every input.
+        message_bytes: the bytes of a message, the same for every input, and of a sum without
             entries.
-        security_bits: from the homomorphic encryption standard, or of factoring the modulus; 0
-            without encryption.
-        error_bound: largest error before rounding, in grid units; rounding is right below 0.5.
-        headroom_bits: bits to spare before noise (BFV) or overflow (CKKS) spoils a sum.
-        proof: ``worst case``: the error bound holds whatever the dice; ``probability``: it
-            fails with probability below 2^-40 for a summed vector (see `noise`).
-        max_summands: largest number of messages in a sum.
-        limb_bits: width of an unsigned limb, 0 when nothing is split.
-        limbs: number of limbs of each segment.
-        n_tags: linear tags of each block; 0 where key holders add all messages up themselves.
-        entries: values of a message that carry their index in the clear; a sum has one for each
-            index that any message had. 0 where all values travel at their places.
-        n_places: among how many places the entries are.
-        primitives: on what the security rests that is no encryption of a ring; maybe empty.
+        security_bits: the security by the homomorphic encryption standard, or of factoring the
+            modulus. 0 without encryption.
+        error_bound: the largest error before rounding, in grid units. Rounding is right below 0.5.
+        headroom_bits: the bits to spare before noise (BFV) or overflow (CKKS) corrupts a sum.
+        proof: ``worst case`` if the error bound always holds. ``probability`` if it fails with
+            probability below 2^-40 for a summed vector (see `noise`).
+        max_summands: the largest number of messages in a sum.
+        limb_bits: the width of an unsigned limb, or 0 if nothing is split.
+        limbs: the number of limbs of each segment.
+        n_tags: the linear tags of each block, or 0 if key holders add all messages up themselves.
+        entries: the values of a message that carry their index in the clear. A sum has one for each
+            index of any message. 0 if all values have fixed places.
+        n_places: the number of places from which entries are chosen.
+        primitives: the primitives other than ring encryption that the security relies on. May be
+            empty.
     """
 
     protection: str
@@ -79,15 +80,16 @@ class ProtectionPlan:
     primitives: str = ""
 
     def most_blocks(self, n_summands: int) -> int:
-        """Return how many blocks a sum has at most."""
+        """Return the most blocks of a sum."""
         union = min(self.n_places, n_summands * self.entries)
         return self.n_blocks - self.entries + union
 
     def expected_blocks(self, n_summands: int) -> int:
-        """Return how many blocks a sum has where clients' indices are alike and independent.
+        """Return the expected number of blocks of a sum, if clients' indices are independent.
 
-        Every index is in the sum with the chance 1 - (1 - entries / n_places)^n_summands then.
-        Where clients prefer the same indices, it has fewer blocks.
+        All clients' indices also need the same distribution. Every index is then in the sum with
+        the probability 1 - (1 - entries / n_places)^n_summands. If clients prefer the same indices,
+        the sum has fewer blocks.
         """
         if not self.entries:
             return self.n_blocks
@@ -95,19 +97,20 @@ class ProtectionPlan:
         return self.n_blocks - self.entries + math.ceil(self.n_places * (1 - missing))
 
     def sum_bytes(self, n_blocks: int) -> int:
-        """Return the length of a sum of so many blocks."""
+        """Return the length of a sum with this number of blocks."""
         more = n_blocks - self.n_blocks
         return self.message_bytes + more * (self.frame_bytes + INDEX_BYTES)
 
     @property
     def layout(self) -> LimbLayout:
-        """How the values lie in the slots."""
+        """The layout of the values in the slots."""
         return LimbLayout(limb_bits=self.limb_bits, limbs=self.limbs)
 
     def fingerprint(self) -> str:
-        """Return the SHA-256, in hexadecimal, of all that decides what the bytes mean.
+        """Return the SHA-256, in hexadecimal, of all parameters that decide the meaning of bytes.
 
-        Bounds are left out: they are floating point, and machines may differ in the last bit.
+        Bounds are left out, because they are floating point and machines may differ in the last
+        bit.
         """
         parts: list[str | int] = [
             self.protection,
@@ -143,14 +146,15 @@ CONTEXT_BYTES = _CONTEXT.size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """Writes and checks the headers of one plan and one key epoch.
+    """Write and check the headers of one plan and one key epoch.
 
     Attributes:
         plan_mark: the first 16 bytes of the plan's fingerprint.
-        key_id: 16 bytes that name the key; no secret follows from them.
-        message_bytes: the only length that a message may have, and the least of a sum.
-        max_summands: largest number of messages in a sum.
-        most_sum_bytes: the largest length of a sum: that of a message but where it has entries.
+        key_id: 16 bytes that name the key without revealing a secret.
+        message_bytes: the only valid length of a message, and the smallest of a sum.
+        max_summands: the largest number of messages in a sum.
+        most_sum_bytes: the largest length of a sum, which is that of a message unless the sum has
+            entries.
     """
 
     plan_mark: bytes
@@ -166,23 +170,23 @@ class Envelope:
         """Read a context for messages of ``plan``.
 
         Args:
-            named: the plan that the context names, where it is another one: that of the largest
-                vector, whose keys serve shorter ones.
+            named: the plan that the context names, if it is another one. It is then the plan of the
+                largest vector, whose keys also serve shorter ones.
 
         Raises:
-            KeysError: when the context is of another plan, or more than the 56 bytes in which
+            KeysError: the context belongs to another plan, or is longer than the 56 bytes in which
                 no key can hide.
         """
         if len(context) != CONTEXT_BYTES:
             raise KeysError(
-                f"A coordinator's context has {CONTEXT_BYTES} bytes and no key in it; "
-                f"found {len(context)} bytes.",
-                remedy="Give the coordinator the context that `generate` returned, and no key.",
+                f"A coordinator's context has {CONTEXT_BYTES} bytes and no key. This one has "
+                f"{len(context)} bytes.",
+                remedy="Give the coordinator the context from `generate`, and no key.",
             )
         magic, version, fingerprint, key_id = _CONTEXT.unpack(context)
         if context != cls._context(fingerprint, key_id) or magic != CONTEXT or version != VERSION:
             raise KeysError(
-                f"The context is not of version {VERSION} of the protection format.",
+                f"The context isn't of version {VERSION} of the protection format.",
                 remedy="Make the epoch's keys with this version of fedrec.",
             )
         if fingerprint.hex() != (named or plan).fingerprint():
@@ -208,7 +212,7 @@ class Envelope:
 
     @staticmethod
     def new_context(plan: ProtectionPlan, *, keyed: bool = True, key_id: bytes = b"") -> bytes:
-        """Return a context that names a new key, by ``key_id`` if given, or no key at all."""
+        """Return a context that names a new key, the key ``key_id``, or no key at all."""
         key_id = key_id or (secrets.token_bytes(MARK_BYTES) if keyed else bytes(MARK_BYTES))
         return Envelope._context(bytes.fromhex(plan.fingerprint()), key_id)
 
@@ -228,23 +232,23 @@ class Envelope:
         """Return the body of a message.
 
         Raises:
-            MalformedUpdate: for any length, plan or key but this one's.
+            MalformedUpdate: the length, plan or key is wrong.
         """
         self.check_message(message[:HEADER_BYTES], len(message))
         return memoryview(message)[HEADER_BYTES:]
 
     def check_message(self, head: bytes, length: int) -> None:
-        """Refuse what begins and is as long as no message; see `open_message`."""
+        """Refuse a header or a length that isn't a message's (see `open_message`)."""
         count = self._count(MESSAGE, head, length)
         if count != 1:
-            raise MalformedUpdate(f"A message counts as one summand, not as {count}.")
+            raise MalformedUpdate(f"A message counts as one summand, not {count}.")
 
     def open_sum(self, total: bytes) -> tuple[int, memoryview]:
         """Return the number of summands that a sum claims, and its body.
 
         Raises:
-            MalformedUpdate: for any length, plan or key but this one's. Where a sum has entries
-                its reader checks that its length is that of whole ones.
+            MalformedUpdate: the length, plan or key is wrong. If a sum has entries, its reader
+                checks that its length is that of whole ones.
         """
         count = self._count(SUM, total[:HEADER_BYTES], len(total))
         return count, memoryview(total)[HEADER_BYTES:]
@@ -253,18 +257,18 @@ class Envelope:
         return _HEADER.pack(magic, VERSION, count, self.plan_mark, self.key_id) + body
 
     def _count(self, expected: bytes, head: bytes, length: int) -> int:
-        """Return how many summands a header claims, where it and the length fit."""
+        """Return the number of summands in a header after checking the header and the length."""
         most = self.most_sum_bytes if expected == SUM else self.message_bytes
         if not self.message_bytes <= length <= most:
             allowed = str(most) if most == self.message_bytes else f"{self.message_bytes} to {most}"
             kind = "message" if expected == MESSAGE else "sum"
-            raise MalformedUpdate(f"Found {length} bytes; every {kind} of this plan has {allowed}.")
+            raise MalformedUpdate(f"Found {length} bytes. Every {kind} of this plan has {allowed}.")
         magic, version, count, plan_mark, key_id = _HEADER.unpack(head)
         if head != _HEADER.pack(magic, version, count, plan_mark, key_id):
-            raise MalformedUpdate("The reserved bytes of the header are not zero.")
+            raise MalformedUpdate("The reserved bytes of the header aren't zero.")
         if magic != expected or version != VERSION:
             kind = "message" if expected == MESSAGE else "sum"
-            raise MalformedUpdate(f"The bytes are not a {kind} of version {VERSION}.")
+            raise MalformedUpdate(f"The bytes aren't a {kind} of version {VERSION}.")
         if plan_mark != self.plan_mark:
             raise MalformedUpdate("The bytes belong to another protection plan.")
         if key_id != self.key_id:

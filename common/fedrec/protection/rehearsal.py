@@ -1,4 +1,4 @@
-"""A round's sum made for real in one process, which plays all clients and the coordinator."""
+"""Make a round's real protected sum in one process, for all clients and the coordinator."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _TAG_KEY_BYTES = 32
 
 
 def check_summands(protection: Protection, n_clients: int) -> None:
-    """Refuse a number of clients whose messages the protection does not add up.
+    """Refuse a number of clients whose messages the protection can't add up.
 
     Raises:
-        SettingsError: naming the bounds.
+        SettingsError: the number is out of bounds. The error names the bounds.
     """
     fewest, most = (
         FEWEST_SUMMANDS if protection.hides_updates else 1,
@@ -32,30 +32,30 @@ def check_summands(protection: Protection, n_clients: int) -> None:
     )
     if not fewest <= n_clients <= most:
         raise SettingsError(
-            f"{n_clients} client{'s' * (n_clients != 1)} cannot be summed under {protection.name}; "
-            f"expected {fewest} to {most}.",
+            f"{n_clients} client{'s' * (n_clients != 1)} cannot be summed under {protection.name}. "
+            f"Use {fewest} to {most}.",
             remedy="Give --clients within these bounds, or simulate without --protect.",
         )
 
 
 class Rehearsal(ABC):
-    """Protects, adds up and reveals; nobody drops out."""
+    """Protect, add up and reveal vectors, without clients that drop out."""
 
     @abstractmethod
     def add_up(self, vectors: Sequence[Integers], spec: VectorSpec) -> Integers:
         """Return the exact sum of a round's vectors, int64 of shape (length,).
 
         Args:
-            spec: what they are; a part of the protection's own vector.
+            spec: the vectors' description, a part of the protection's own vector.
         """
 
 
 def rehearse(protection: Protection, settings: ProtectionSettings, n_clients: int) -> Rehearsal:
-    """Return what plays a protection's rounds.
+    """Return the object that rehearses a protection's rounds.
 
     Args:
-        protection: of the largest vector.
-        n_clients: in every round.
+        protection: the protection of the largest vector.
+        n_clients: the number of clients in every round.
     """
     if protection.steps.are_several:
         return _StepByStep(protection, settings, n_clients)
@@ -63,13 +63,13 @@ def rehearse(protection: Protection, settings: ProtectionSettings, n_clients: in
 
 
 class _WithOneKey(Rehearsal):
-    """Does what clients, coordinator and revealing client do, with one key."""
+    """Do the work of clients, coordinator and revealing client with one key."""
 
     def __init__(self, protection: Protection) -> None:
         self._protection = protection
         self._context, secret = protection.generate()
         with secret:
-            # One process plays everybody, so nobody checks the tags that some sums carry.
+            # One process plays all parties, so the tags of sums aren't checked.
             tag_key = token_bytes(_TAG_KEY_BYTES)
             self._member = protection.member(self._context, secret, tag_key=tag_key)
 
@@ -83,7 +83,7 @@ class _WithOneKey(Rehearsal):
 
 
 class _StepByStep(Rehearsal):
-    """Plays both sides of every step of a round protocol."""
+    """Play both sides of every step of a round protocol."""
 
     def __init__(
         self, protection: Protection, settings: ProtectionSettings, n_clients: int
@@ -147,7 +147,7 @@ class _StepByStep(Rehearsal):
 
 
 def _one_cell(clients: Iterable[ClientId]) -> Partition:
-    """Return a cell of all: these rounds are of everybody."""
+    """Return one cell of all clients, because these rounds include every client."""
     core = tuple(clients)
     return Partition(
         cell_size=len(core),

@@ -1,10 +1,10 @@
-"""The interface of a round: what its clients send, step by step, until there is a sum.
+"""The interface of a round: the clients' messages, step by step, until there is a sum.
 
-Under most protections a round has one step: every client sends its protected vector. Under an
-interactive one the clients agree on something first, or help to read the sum afterwards. Such a
-protection says which steps there are (`Steps`) and plays both sides of them (`RoundProtocol`).
-Whoever runs a round, a client, a coordinator or a simulation, follows the steps, keeps what was
-sent and sends it again after a crash; what the bytes mean is the protection's matter alone.
+Under most protections, a round has one step, in which every client sends its protected vector.
+Under an interactive one, the clients agree on something first, or help to read the sum afterwards.
+Such a protection lists the steps (`Steps`) and implements both sides of them (`RoundProtocol`). A
+client, a coordinator or a simulation runs the steps. It stores sent messages and repeats them after
+a crash. Only the protection interprets the bytes.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ SUMMING = "summing"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What every client of a round sends at one time.
+    """A message that every client of a round sends at one time.
 
     Attributes:
-        name: what messages call it.
-        phase: what the coordinator calls the round meanwhile.
-        brings_vector: whether the message is the protected vector, which travels as an update.
-        opens_sum: whether its messages let the coordinator read the sum, so that privacy is spent
-            once clients are asked for them.
-        refusal: what a client's audit log calls its refusal to take the step.
+        name: the step's name in messages.
+        phase: the coordinator's name for the round's phase during the step.
+        brings_vector: whether the message is the protected vector, which is uploaded as an update.
+        opens_sum: whether its messages let the coordinator read the sum. Privacy is then spent once
+            clients are asked for them.
+        refusal: the event in a client's audit log if it refuses the step.
     """
 
     name: str
@@ -49,11 +49,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of a round in their order; one of them brings the vectors.
+    """The steps of a round in order, one of which brings the vectors.
 
     Attributes:
-        all: the first is taken in the phase `COLLECTING`. Where there are several, clients agree on
-            something in it, which their vectors then name.
+        all: all steps. The first one has the phase `COLLECTING`. If there are several, clients
+            agree on something in it, and their vectors then name it.
     """
 
     all: tuple[Step, ...]
@@ -62,15 +62,15 @@ class Steps:
         first = self.first
         if first.phase != COLLECTING or first.brings_vector != (len(self.all) == 1):
             raise InternalError(
-                f"The first step {first.name!r} of a round is taken while it collects; the vectors "
-                "come then only where no other step follows."
+                f"The first step {first.name!r} must have the phase of collecting, and bring the "
+                "vectors only if it is the only one."
             )
         if sum(step.brings_vector for step in self.all) != 1:
-            raise InternalError("One step of a round brings the vectors.")
+            raise InternalError("Exactly one step of a round must bring the vectors.")
 
     @property
     def first(self) -> Step:
-        """What a client that trains sends first."""
+        """The first message of a client that trains."""
         return self.all[0]
 
     @property
@@ -85,11 +85,11 @@ class Steps:
 
     @property
     def open_sum(self) -> bool:
-        """Whether it takes what clients send in one of them to read the sum."""
+        """Whether reading the sum needs messages of a step from clients."""
         return any(step.opens_sum for step in self.all)
 
     def in_phase(self, phase: str) -> Step | None:
-        """Return the step whose messages arrive in a phase; None where none do."""
+        """Return the step whose messages arrive in a phase, or None."""
         return next((step for step in self.all if step.phase == phase), None)
 
     def named(self, name: str) -> Step:
@@ -102,24 +102,24 @@ class Steps:
             if step.name == name:
                 return step
         known = ", ".join(step.name for step in self.all)
-        raise ProtocolError(f"The round has no step {name[:20]!r}; its steps are {known}.")
+        raise ProtocolError(f"The round has no step {name[:20]!r}. Its steps are {known}.")
 
     def place(self, name: str) -> int:
-        """Return the place of a step among all, from 0; see `named`."""
+        """Return the position of a step among all, from 0 (see `named`)."""
         return self.all.index(self.named(name))
 
     def after(self, phase: str) -> str:
-        """Return the phase that follows on one in which messages arrive."""
+        """Return the phase that follows a phase of messages."""
         phases = [*(step.phase for step in self.all), SUMMING]
         return phases[phases.index(phase) + 1]
 
     def opens_next(self, phase: str) -> bool:
-        """Tell whether what clients send after a phase lets the coordinator read the sum."""
+        """Return True if the messages after a phase let the coordinator read the sum."""
         following = self.in_phase(self.after(phase))
         return following is not None and following.opens_sum
 
     def is_until_vectors(self, phase: str) -> bool:
-        """Tell whether a phase is that of the vectors, or of a step before."""
+        """Return True if a phase is that of the vectors, or an earlier step's."""
         upto = self.all[: self.place(self.vector.name) + 1]
         return phase in {step.phase for step in upto}
 
@@ -130,15 +130,15 @@ ONE_STEP = Steps((Step(name="vector", phase=COLLECTING, brings_vector=True),))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundTerms:
-    """What all clients of a round must have been told alike.
+    """The terms that all clients of a round must share.
 
     Attributes:
         seed: the federation's public seed.
-        kind: what the round is for.
+        kind: the round's kind.
         base_round: the published round whose model is trained.
-        base_state: digest of that model, 32 bytes.
-        roster: of the epoch, verified.
-        minimum_summands: the sum has at least so many summands.
+        base_state: the digest of that model, 32 bytes.
+        roster: the epoch's verified roster.
+        minimum_summands: the fewest summands of the sum.
     """
 
     federation: str
@@ -157,8 +157,8 @@ class RoundTerms:
 class ClientSide(ABC, Secret):
     """One client's side of one round.
 
-    Every step changes it. The caller stores `to_bytes` together with the step's message in one
-    transaction **before** it sends the message, and after a crash sends the stored message again.
+    Every step changes it. The caller stores `to_bytes` and the step's message in one transaction
+    **before** it sends the message. After a crash, it sends the stored message again.
     """
 
     __slots__ = ()
@@ -166,17 +166,17 @@ class ClientSide(ABC, Secret):
     @property
     @abstractmethod
     def agreement(self) -> bytes:
-        """What the clients agreed on before their vectors, which a vector's header names."""
+        """The agreement of the clients before their vectors, which a vector's header names."""
 
     @abstractmethod
     def answer(self, step: str, material: bytes) -> bytes:
-        """Return the message of a step that brings no vector, but for the first.
+        """Return the message of a step other than the first and the vector's.
 
         Args:
-            material: what the coordinator sent for it: `CoordinatorSide.material`.
+            material: the coordinator's material for the step, from `CoordinatorSide.material`.
 
         Raises:
-            FedrecError: this client must not take the step.
+            FedrecError: this client must refuse the step.
         """
 
     @abstractmethod
@@ -187,11 +187,11 @@ class ClientSide(ABC, Secret):
 
         Args:
             vector: int64 of shape (length,).
-            spec: what it is.
-            plan: what the protection chose for it.
+            spec: the vector's description.
+            plan: the protection's plan for it.
 
         Raises:
-            FedrecError: this client must not take the step.
+            FedrecError: this client must refuse the step.
         """
 
     @abstractmethod
@@ -200,23 +200,23 @@ class ClientSide(ABC, Secret):
 
 
 class CoordinatorSide(ABC):
-    """The coordinator's side of one round, once the first step is closed.
+    """The coordinator's side of one round, after the first step is closed.
 
-    What arrives is checked whole before anything changes. It is made again after a crash by
-    handing it the stored messages, and closing the same steps in the same order.
+    A message is checked as a whole before anything changes. After a crash, this object is rebuilt
+    from the stored messages, by closing the same steps in the same order.
     """
 
     @property
     @abstractmethod
     def agreement(self) -> bytes:
-        """What every vector's header must name."""
+        """The agreement that every vector's header must name."""
 
     @abstractmethod
     def add(self, step: str, client_id: ClientId, body: bytes) -> None:
-        """Take a client's message of a step that brings no vector, but for the first.
+        """Take a client's message of a step other than the first and the vector's.
 
         Raises:
-            FedrecError: it does not fit; nothing is changed.
+            FedrecError: the message isn't valid. Nothing changes.
         """
 
     @abstractmethod
@@ -224,55 +224,55 @@ class CoordinatorSide(ABC):
         """Add a client's protected vector to the sum.
 
         Raises:
-            FedrecError: it does not fit; the sum is as before.
+            FedrecError: the vector isn't valid. The sum doesn't change.
         """
 
     @abstractmethod
     def close(self, step: str, left_out: Collection[ClientId] = ()) -> None:
-        """Go on to the next step with those whose messages are here.
+        """Begin the next step with the clients whose messages have arrived.
 
         Args:
-            left_out: who sent a vector in this step that is not in the sum.
+            left_out: clients that sent a vector in this step which isn't in the sum.
 
         Raises:
-            FedrecError: those who are left cannot bring the round to an end.
+            FedrecError: the remaining clients can't complete the round.
         """
 
     @abstractmethod
     def material(self, step: str, client_id: ClientId) -> bytes:
-        """Return what a client needs for a step, as bytes that `ClientSide` reads."""
+        """Return a client's material for a step, as bytes that `ClientSide` reads."""
 
     @property
     @abstractmethod
     def can_finish(self) -> bool:
-        """Whether the messages of the last step that are here suffice for the sum."""
+        """Whether the last step has enough messages for the sum."""
 
     @abstractmethod
     def finish(self) -> bytes:
         """Return the sum of the vectors, packed as without protection.
 
         Raises:
-            RoundError: something is missing for it.
-            RevealRefused: no honest vectors add up to the sum.
+            RoundError: a message for it is missing.
+            RevealRefused: honest vectors can't add up to the sum.
         """
 
 
 class RoundProtocol(ABC):
-    """Both sides of the rounds of one protection that takes several steps; holds no state."""
+    """Both sides of the rounds of a protection with several steps, without state."""
 
     @abstractmethod
     def begin(self, terms: RoundTerms, identity: Identity) -> tuple[ClientSide, bytes]:
         """Return a client's side of a new round, and its first message.
 
-        Call it once a round, ever. The message names the model that the client starts from.
+        Call this only once a round. The message names the model that the client starts from.
         """
 
     @abstractmethod
     def resume(self, terms: RoundTerms, identity: Identity, state: bytes) -> ClientSide:
-        """Return a client's side as `ClientSide.to_bytes` left it.
+        """Return a client's side from the bytes of `ClientSide.to_bytes`.
 
         Raises:
-            KeysError: the bytes are damaged or of another round.
+            KeysError: the bytes are damaged or belong to another round.
         """
 
     @abstractmethod
@@ -280,7 +280,7 @@ class RoundProtocol(ABC):
         """Return the digest of the model that the author of a first message starts from.
 
         Raises:
-            ProtocolError: the bytes are no first message.
+            ProtocolError: the bytes aren't a first message.
         """
 
     @abstractmethod
@@ -288,7 +288,7 @@ class RoundProtocol(ABC):
         """Check a first message by itself.
 
         Raises:
-            FedrecError: it is not by this client, for this round, or nobody could use it.
+            FedrecError: the message isn't from this client or for this round, or it can't be used.
         """
 
     @abstractmethod
@@ -299,14 +299,14 @@ class RoundProtocol(ABC):
         spec: VectorSpec,
         plan: ProtectionPlan,
     ) -> CoordinatorSide:
-        """Close the first step and return the coordinator's side of what follows.
+        """Close the first step, and return the coordinator's side of the next steps.
 
         Args:
-            terms: with the model that all authors of the first messages start from.
-            firsts: the first messages of those who take part.
-            spec: what the round's vectors are.
-            plan: what the protection chose for them.
+            terms: the terms, with the model that all authors of the first messages start from.
+            firsts: the first messages of the participants.
+            spec: the description of the round's vectors.
+            plan: the protection's plan for them.
 
         Raises:
-            FedrecError: those clients cannot bring the round to an end.
+            FedrecError: these clients can't complete the round.
         """

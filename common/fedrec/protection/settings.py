@@ -1,4 +1,4 @@
-"""The section `protection` of a settings file, and which clients a round withstands."""
+"""The section `protection` of a settings file, and the clients that a round withstands."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fedrec.errors import SettingsError
 from fedrec.section import Section
 
 FEWEST_SUMMANDS = 3
-"""Under encryption a sum of fewer clients is never opened, whatever settings or a roster say."""
+"""Under encryption, a sum of fewer clients is never opened, regardless of settings and roster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """Which clients and which coordinator a round withstands.
+    """The dishonest clients and the coordinator that a round withstands.
 
     Attributes:
-        corrupt_share: share of the clients that pool what they know with the coordinator.
-        dropout_share: share of the clients that may vanish once they have shared their secrets.
-        malicious: whether the coordinator may also lie, for instance about who dropped out.
+        corrupt_share: the share of clients that collude with the coordinator.
+        dropout_share: the share of clients that may drop out after they shared their secrets.
+        malicious: whether the coordinator may also lie, for instance about dropouts.
     """
 
     corrupt_share: float
@@ -44,20 +44,20 @@ class Tolerance:
             )
 
     def corrupt_among(self, n_members: int) -> int:
-        """Return how many of so many clients are corrupt at most."""
-        # One third of 300 is 100, whatever floating point makes of it.
+        """Return the most corrupt clients among a number of clients."""
+        # One third of 300 is 100, in spite of floating-point errors.
         return math.ceil(self.corrupt_share * n_members - 1e-9)
 
     def fewest_listed(self, minimum_summands: int, n_members: int) -> int:
-        """Return how many keys a list has at least, unless it has those of all members.
+        """Return the fewest keys of a list, unless it has those of all members.
 
-        As many as a sum needs, and all corrupt clients besides. Where everybody is in the list the
-        coordinator has chosen nobody to be alone among them.
+        The list needs the keys for a sum, and those of all corrupt clients in addition. If every
+        member is in the list, the coordinator can't have isolated a client in it.
         """
         return min(n_members, minimum_summands + self.corrupt_among(n_members))
 
     def dropped_among(self, n_clients: int) -> int:
-        """Return how many of so many clients may vanish."""
+        """Return the most clients, among a number of clients, that may drop out."""
         return int(self.dropout_share * n_clients + 1e-9)
 
     def __str__(self) -> str:
@@ -71,46 +71,45 @@ class Tolerance:
 class ProtectionSettings(Section):
     """How the coordinator adds updates up without reading them."""
 
-    # What these fields are is in every plan and its fingerprint, whatever its protection, and in
-    # every kit and run folder, whose files have all defaults written out: the last three, which
-    # masks alone use, stay here so that these go on. What else one protection alone has stands
-    # beside that one, in a section type of its own.
-    name: str = Field(default="bfv", description="Who adds what up; each with what it gives.")
+    # These fields are in every plan and its fingerprint, and in every kit and run folder, whose
+    # files list all defaults. Only masks use the last three, but they stay here so that existing
+    # files remain valid. Other settings of a single protection are in a section type next to it.
+    name: str = Field(default="bfv", description="How updates are protected.")
     preset: str = Field(
         default="default",
-        description="Parameter set; `fedrec check` lists the sets and their prices.",
+        description="The parameter set. `fedrec check` lists the sets and their prices.",
     )
     key_holder: Literal["authority", "members"] = Field(
         default="authority",
-        description="Who holds the secret key and opens sums (bfv, paillier, ckks). "
-        "authority: only the data owners' key authority, for which every closed round waits; "
-        "clients can encrypt and open nothing; under ckks all clients are taken to be honest. "
-        "members: the papers' protocol; every client has it and decrypts the published ciphertext "
-        "sum, and everybody is taken to be honest but curious.",
+        description="The party with the secret key, which opens sums (bfv, paillier, ckks). "
+        "authority: only the data owners' key authority. Every closed round waits for it. Clients "
+        "encrypt, and open nothing. Under ckks, all clients are assumed to be honest. members: the "
+        "papers' protocol. Every client has the key and decrypts the published ciphertext sum. All "
+        "parties are assumed to be honest but curious.",
     )
     corrupt_share: float = Field(
         default=0.1,
         ge=0,
         lt=1,
-        description="Share of the roster's clients, rounded up, that may pool what they know with "
-        "the coordinator without reading anybody's update (masks).",
+        description="The share of the roster's clients, rounded up, that may collude with the "
+        "coordinator without learning any update (masks).",
     )
     dropout_share: float = Field(
         default=0.1,
         ge=0,
         lt=1,
-        description="Share of a round's clients that may vanish after they shared their secrets "
-        "(masks); with more, the round is abandoned.",
+        description="The share of a round's clients that may drop out after they shared their "
+        "secrets (masks). If more do, the round is abandoned.",
     )
     coordinator: Literal["malicious", "semi-honest"] = Field(
         default="malicious",
-        description="Whether the coordinator may lie about who dropped out, or only looks at "
-        "what it gets (masks); the latter needs fewer neighbours.",
+        description="Whether the coordinator may lie about dropouts, or only reads what it "
+        "receives (masks). The second needs fewer neighbours.",
     )
 
     @property
     def tolerance(self) -> Tolerance:
-        """Which clients and which coordinator rounds withstand."""
+        """The dishonest clients and the coordinator that rounds withstand."""
         return Tolerance(
             corrupt_share=self.corrupt_share,
             dropout_share=self.dropout_share,

@@ -1,4 +1,4 @@
-"""How many slots fit a block, counted without making any: what the price of a plan needs."""
+"""Count the slots of a block without making any, to price a plan."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from fedrec.errors import SettingsError
 from fedrec.protection.vector import MAX_LENGTH, SegmentSpec, VectorSpec
 
 COUNTER_BITS = 64
-"""Width of the counter above the slots; the number of summands takes at most 31 bits of it."""
+"""The width of the counter above the slots. The number of summands takes at most 31 bits of it."""
 
 TAG_MODULUS = 2**61 - 1
-"""A prime; sums of tags below it are whole numbers, and reduced by the party that checks them."""
+"""A prime. Sums of tags below it are whole numbers, and the party that checks them reduces them."""
 TAG_BITS = 96
-"""Width of a tag's field above the counter: 61 bits, and room for 2^31 summands."""
+"""The width of a tag's field above the counter: 61 bits, and room for 2^31 summands."""
 N_TAGS = 2
-"""A forgery passes with a chance of 2^-122."""
+"""A forgery passes with probability 2^-122."""
 
 HALF_TAG_BITS = 31
 HALF_TAG = 2**HALF_TAG_BITS - 1
-"""Beside entries a tag travels as two values of so many bits, whose sums fit a slot."""
+"""With entries, a tag travels as two values of this many bits, whose sums fit a slot."""
 
 
 def slot_bits(segment: SegmentSpec) -> int:
-    """Return the width of a slot: as many bits as the range of the segment's sum takes."""
+    """Return the width of a slot: the bits of the range of the segment's sum."""
     return (segment.max_abs_sum - segment.smallest).bit_length()
 
 
@@ -32,9 +32,10 @@ class SlotWidths:
     """The room in a block.
 
     Attributes:
-        capacity_bits: bits for slots, below the counter.
-        most_values: largest number of values in a block.
-        n_tags: tags of a block, above the counter; 0 where key holders add all messages up.
+        capacity_bits: the number of bits for slots, below the counter.
+        most_values: the largest number of values in a block.
+        n_tags: the number of tags of a block, above the counter, or 0 if key holders add all
+            messages up.
     """
 
     capacity_bits: int
@@ -55,7 +56,7 @@ class SlotWidths:
         )
 
     def n_blocks(self, spec: VectorSpec) -> int:
-        """Return how many blocks a vector takes: slots in order, none across two blocks."""
+        """Return the number of blocks of a vector, with slots in order, none across two blocks."""
         if self.most_values == 1:
             return spec.length
         blocks, free = 0, 0
@@ -73,15 +74,15 @@ class SlotWidths:
 
 
 def entry_widths(key_bits: int) -> SlotWidths:
-    """Return the room in a block beside entries (`entries`), where tags are values like others."""
+    """Return the room in a block with entries, in which tags are values like others."""
     return SlotWidths.of(key_bits, single=False)
 
 
 def tail_spec(spec: VectorSpec) -> VectorSpec:
-    """Return what a message of entries has at fixed places, tags included.
+    """Return the parts of a message of entries with fixed places, tags included.
 
     Raises:
-        SettingsError: there is nothing of the kind.
+        SettingsError: no part has fixed places.
     """
     fixed = [segment for segment in spec.segments if not segment.entries]
     if spec.tagged:
@@ -90,5 +91,5 @@ def tail_spec(spec: VectorSpec) -> VectorSpec:
             SegmentSpec(name="sum tags", length=2 * N_TAGS, max_abs_sum=most, signed=False)
         )
     if not fixed:
-        raise SettingsError("A vector of entries needs a segment of fixed places beside them.")
+        raise SettingsError("A vector of entries also needs a segment of fixed places.")
     return replace(spec, segments=tuple(fixed), tagged=False)

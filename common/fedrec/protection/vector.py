@@ -1,16 +1,19 @@
-"""What is summed: one flat vector of integers on the grid, described segment by segment.
+"""Describe the vector to sum: one flat vector of integers on the grid, in segments.
 
-Values wider than a slot are split into limbs before the sum and joined exactly after it. A value v
-becomes n limbs of w bits. All but the last are unsigned, the last carries the sign:
-v = l_0 + 2^w l_1 + ... + 2^(w(n-1)) l_(n-1), 0 <= l_i < 2^w for i < n-1, which is arithmetic
-shifting. With K messages of which none has |v| summing above B in a slot, and S = w(n-1):
+Values wider than a slot are split into limbs before the sum, and joined exactly after it. A value v
+becomes n limbs of w bits by arithmetic shifting. All but the last are unsigned, and the last
+carries the sign:
 
-- every lower limb sums to at most K (2^w - 1), which w is chosen to keep within the slot;
-- the last limb is floor(v / 2^S), so the absolute values sum to at most B / 2^S + K.
+    v = l_0 + 2^w l_1 + ... + 2^(w(n-1)) l_(n-1),    0 <= l_i < 2^w for i < n-1
 
-Who holds the key sees the sums of the limbs, which say more than the sum of the values: how many
-carries the messages made. Noise in the values is not proven to hide that, so noisy segments stay
-whole.
+With K messages whose |v| sum to at most B in a slot, and S = w(n-1):
+
+- every lower limb sums to at most K (2^w - 1), which w is chosen to keep within the slot
+- the last limb is floor(v / 2^S), so the absolute values sum to at most B / 2^S + K
+
+The key holder sees the sums of the limbs. They reveal more than the sum of the values, namely the
+number of carries in the messages. Noise in the values isn't proven to hide that, so noisy segments
+stay whole.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from fedrec.ids import digest
 
 Integers = NDArray[np.int64]
 Packed = NDArray[np.signedinteger]
-"""Integers of the type that they have in a message."""
+"""Integers with their type in a message."""
 
 MAX_BOUND = 2**62 - 1
 """The largest bound of a segment, so that two of them add up in int64."""
@@ -39,17 +42,17 @@ class SegmentSpec:
     """One tensor, or one kind of counter, inside the flat vector.
 
     Attributes:
-        name: word that names the segment in errors and price tables.
-        length: how many values it has.
-        max_abs_sum: bound, in grid units, on the sum of the absolute values in any one of its
-            slots, over all users of all clients; users x clip is such a bound. It also bounds
-            every single message.
+        name: the segment's name in errors and price tables.
+        length: the number of values.
+        max_abs_sum: the bound, in grid units, on the sum of the absolute values in any one of its
+            slots, over all users of all clients, such as users x clip. It also bounds every single
+            message.
         signed: whether values may be negative.
-        whole: whether no value may be split into limbs, because it carries a share of noise that
-            is proven to hide users in the sum of values and not in sums of limbs.
-        entries: how many of its values a message carries, each with its index in the clear, the
-            others being zero; 0 where all travel at their places. Only sets that protect values
-            one by one can do that.
+        whole: whether values must not be split into limbs. Their noise is proven to hide users in
+            the sum of values, but not in sums of limbs.
+        entries: the number of values in a message, each with its index in the clear, while the
+            others are zero. 0 if all have fixed places. Only sets that protect values one by one
+            allow this.
     """
 
     name: str
@@ -82,14 +85,15 @@ class SegmentSpec:
 
     @property
     def smallest(self) -> int:
-        """The smallest value that a slot may hold, in a message as in the sum."""
+        """The smallest value of a slot, in a message and in the sum."""
         return -self.max_abs_sum if self.signed else 0
 
     def check(self, low: int, high: int) -> None:
         """Refuse values between ``low`` and ``high`` if they may leave the bounds.
 
         Raises:
-            MalformedUpdate: naming the segment; no value is quoted, since values are private.
+            MalformedUpdate: a value may leave the bounds. The error names the segment but no value,
+                because values are private.
         """
         if low < self.smallest or high > self.max_abs_sum:
             raise MalformedUpdate(
@@ -100,13 +104,13 @@ class SegmentSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorSpec:
-    """The flat vector of a federation: its segments, and how many messages are added up.
+    """The flat vector of a federation: its segments, and the most messages in a sum.
 
     Attributes:
-        segments: in the order in which they lie in the vector.
+        segments: the segments in their order in the vector.
         max_summands: the largest number of messages, one for each client, in one sum.
-        tagged: whether messages carry linear tags (`tags`), because key holders do not add so
-            many of them up themselves, or because members do not hold the key.
+        tagged: whether messages carry linear tags (`tags`), because key holders don't add this many
+            messages up themselves, or because members don't have the key.
     """
 
     segments: tuple[SegmentSpec, ...]
@@ -129,16 +133,16 @@ class VectorSpec:
 
     @property
     def length(self) -> int:
-        """The number of values over all segments."""
+        """The number of values in all segments."""
         return sum(segment.length for segment in self.segments)
 
     @property
     def entered(self) -> SegmentSpec | None:
-        """The segment that travels as entries with their indices; None where all are whole."""
+        """The segment that travels as entries with their indices, or None if all are whole."""
         return next((segment for segment in self.segments if segment.entries), None)
 
     def fingerprint(self) -> str:
-        """Return the SHA-256, in hexadecimal, of everything that the description says."""
+        """Return the SHA-256, in hexadecimal, of the whole description."""
         parts: list[str | int] = [self.max_summands]
         for segment in self.segments:
             parts += [segment.name, segment.length, segment.max_abs_sum, int(segment.signed)]
@@ -151,10 +155,10 @@ class VectorSpec:
         return digest("fedrec.protection.vector.v1", *parts).hex()
 
     def check_part_of(self, largest: VectorSpec) -> None:
-        """Refuse a vector that is not a part of the largest one, for which keys were planned.
+        """Refuse a vector that isn't a part of the largest one, for which keys were planned.
 
         Raises:
-            SettingsError: naming every segment that does not fit.
+            SettingsError: segments don't fit. The error names all of them.
         """
         known = {segment.name: segment for segment in largest.segments}
         problems = [
@@ -170,7 +174,7 @@ class VectorSpec:
             problems.append(f"{self.max_summands} messages in a sum, tagged: {self.tagged}")
         if problems:
             raise SettingsError(
-                f"The vector does not fit into the one that keys were planned for: "
+                "The vector doesn't fit into the one that keys were planned for: "
                 f"{'; '.join(problems)}.",
                 remedy="Make the epoch's keys for the federation's present settings and catalogue.",
                 problems=tuple(problems),
@@ -187,12 +191,12 @@ class VectorSpec:
         """Return ``vector`` if it is int64 of the right shape with every value in bounds.
 
         Raises:
-            MalformedUpdate: naming the segment whose values leave their bounds; no value is
-                quoted, since values are private.
+            MalformedUpdate: values leave their bounds. The error names the segment but no value,
+                because values are private.
         """
         if not isinstance(vector, np.ndarray) or vector.dtype != np.int64:
             kind = getattr(vector, "dtype", type(vector).__name__)
-            raise MalformedUpdate(f"The vector is {kind}; expected a numpy array of int64.")
+            raise MalformedUpdate(f"The vector is {kind}, not a numpy array of int64.")
         if vector.shape != (self.length,):
             raise MalformedUpdate(f"The vector has shape {vector.shape}, not ({self.length},).")
         for segment, values in self.pieces(vector):
@@ -201,7 +205,7 @@ class VectorSpec:
 
 
 def _kind(segment: SegmentSpec) -> SegmentSpec:
-    """Return what two segments have in common that differ in their lengths alone."""
+    """Return the description that two segments share if only their lengths differ."""
     return replace(segment, length=1, entries=0)
 
 
@@ -210,11 +214,11 @@ MAX_LIMBS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimbLayout:
-    """How many limbs each segment takes, and of how many bits.
+    """The number of limbs of each segment, and their number of bits.
 
     Attributes:
-        limb_bits: width w of an unsigned limb; 0 when no segment is split.
-        limbs: number of limbs of each segment.
+        limb_bits: the width w of an unsigned limb, or 0 if no segment is split.
+        limbs: the number of limbs of each segment.
     """
 
     limb_bits: int
@@ -236,7 +240,7 @@ class LimbLayout:
         return cls(limb_bits=width if split else 0, limbs=tuple(limbs))
 
     def n_slots(self, spec: VectorSpec) -> int:
-        """Return how many slots the whole vector takes."""
+        """Return the number of slots of the whole vector."""
         pairs = zip(spec.segments, self.limbs, strict=True)
         return sum(segment.length * count for segment, count in pairs)
 
@@ -251,7 +255,7 @@ class LimbLayout:
         return max(bounds)
 
     def split(self, spec: VectorSpec, vector: Integers) -> Integers:
-        """Return the limbs of a valid vector: segment after segment, low limb first."""
+        """Return the limbs of a valid vector, segment after segment, low limb first."""
         mask = (1 << self.limb_bits) - 1
         parts: list[Integers] = []
         for (_, values), count in zip(spec.pieces(vector), self.limbs, strict=True):
@@ -260,10 +264,10 @@ class LimbLayout:
         return np.concatenate(parts)
 
     def join(self, spec: VectorSpec, sums: Integers, n_summands: int) -> Integers:
-        """Return the vector whose limbs, summed over ``n_summands`` messages, are ``sums``.
+        """Return the vector whose limbs sum to ``sums`` over ``n_summands`` messages.
 
         Raises:
-            RevealRefused: when a limb or a value is outside what honest messages can sum to.
+            RevealRefused: honest messages can't add up to a limb or a value.
         """
         parts: list[Integers] = []
         start = 0
@@ -294,6 +298,6 @@ def _last_limb_bound(segment: SegmentSpec, n_summands: int, count: int, width: i
 def _refuse_outside(segment: SegmentSpec, values: Integers, low: int, high: int) -> None:
     if values.size and (values.min() < low or values.max() > high):
         raise RevealRefused(
-            f"The sum of segment {segment.name!r} leaves the bounds that honest messages keep.",
-            remedy="A contribution is poisoned, or made with another key: abandon the round.",
+            f"The sum of segment {segment.name!r} is outside the bounds of honest messages.",
+            remedy="A contribution is poisoned or made with another key. Abandon the round.",
         )

@@ -1,7 +1,7 @@
-"""Local training: users in cohorts, rounded to the grid and summed as integers."""
+"""Train locally: users in cohorts, with changes rounded to the grid and summed as integers."""
 
 import os
 
-# Idle OpenMP threads that spin make a machine with more processes than cores ten times slower.
-# It must be set before torch loads OpenMP; what the environment says already wins.
+# If idle OpenMP threads spin, a machine with more processes than cores becomes ten times slower.
+# This must be set before torch loads OpenMP. A value in the environment takes precedence.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

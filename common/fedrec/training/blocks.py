@@ -1,14 +1,14 @@
-"""Users' samples, and users in blocks of one shape: what a training step works on.
+"""Draw users' samples, and group users into blocks of one shape for training steps.
 
-Negatives come from the sorted complement of what is excluded: the r-th item that a user does not
-hold is r plus the number of excluded items at or below it, one binary search instead of
-rejection. A user's samples are reduced to its distinct items, which are the rows that it trains.
+Negatives come from the sorted complement of the excluded items. The r-th item that a user doesn't
+hold is r plus the number of excluded items at or below it. One binary search finds it, without
+rejection. A user trains only the rows of the distinct items in its samples.
 
-A processor's matrix products choose their kernels, and with them their rounding, by shape. So a
-user's shapes follow from that user alone: the number of steps is the user's own; its rows are
-padded to the next quarter of a power of two; a minibatch is as wide as `batch_size`, or as the
-rows where one step has them all; a block holds users of one such size only, always the same
-number, of which the last may be nobody. Neighbours, chunks and order then change no bit.
+The matrix products of a processor choose their kernels, and with them their rounding, by shape. A
+user's shapes therefore follow from that user alone. The number of steps is the user's own, and its
+rows are padded to the next quarter of a power of two. A minibatch is as wide as `batch_size`, or as
+the rows if one step covers them all. A block holds users of one size only, and always has the same
+number of places, of which the last may be padding. Neighbours, chunks and order then change no bit.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from fedrec.random_streams import Purpose, mix, shift_right, stream_key, user_st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """A round's training samples of a chunk; users lie one behind the other in every table.
+    """The training samples of a chunk in one round. Each table has its users one after the other.
 
     Attributes:
-        row: each sample's place among its user's distinct items, int64 (n_samples,); a user's
+        row: each sample's position among its user's distinct items, int64 (n_samples,). A user's
             positives come first.
-        pointers: where each user's samples begin, int64 (n_users + 1,).
-        item: distinct active item positions of each user, ascending, int64 (n_distinct,).
+        pointers: the start of each user's samples, int64 (n_users + 1,).
+        item: the distinct active item positions of each user, ascending, int64 (n_distinct,).
         label: 1 for a positive, 0 for a negative, float32 (n_distinct,).
-        count: how many samples name the item, float32 (n_distinct,).
-        row_pointers: where each user's distinct items begin, int64 (n_users + 1,).
-        n_rows, n_samples: distinct items and samples of each user, on the host, int64 (n_users,):
-            with them all shapes are known. They are the only thing that is read from the device.
+        count: the number of samples of the item, float32 (n_distinct,).
+        row_pointers: the start of each user's distinct items, int64 (n_users + 1,).
+        n_rows, n_samples: the numbers of distinct items and samples of each user, on the host,
+            int64 (n_users,). All shapes follow from them. Nothing else is read from the device.
     """
 
     row: torch.Tensor
@@ -53,7 +53,7 @@ class Samples:
 
 
 def _owners(sizes: torch.Tensor, total: int) -> torch.Tensor:
-    """Return every value's user; the total is known here, so that nobody asks the device."""
+    """Return the user of every value. The given total avoids waiting for the device."""
     users = torch.arange(len(sizes), device=sizes.device)
     return users.repeat_interleave(sizes, output_size=total)
 
@@ -66,10 +66,10 @@ def draw_negatives(
     per_positive: int,
     purpose: Purpose = Purpose.NEGATIVES,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw items that users do not hold, uniformly and independently.
+    """Draw items that users don't hold, uniformly and independently.
 
     Args:
-        per_positive: how many for each positive of a user.
+        per_positive: the number of negatives for each positive of a user.
 
     Returns:
         (local user, active item position), int64, ordered by user and counter.
@@ -78,7 +78,7 @@ def draw_negatives(
     excluded = chunk.excluded_pointers[1:] - chunk.excluded_pointers[:-1]
     holder = _owners(excluded, len(chunk.excluded))
     place = torch.arange(len(holder), device=holder.device) - chunk.excluded_pointers[holder]
-    # Ascending over all users: the number of free items below each excluded one.
+    # The number of free items below each excluded one ascends over all users.
     ladder = holder * n_items + (chunk.excluded - place)
     free = n_items - excluded
     per_user = chunk.sizes * per_positive
@@ -93,14 +93,14 @@ def draw_negatives(
 
 
 def draw_samples(chunk: Chunk, *, seed: int, round_id: int, negatives_per_positive: int) -> Samples:
-    """Return every positive once and `negatives_per_positive` negatives for each."""
+    """Return every positive once, and `negatives_per_positive` negatives for each."""
     holder, drawn = draw_negatives(
         chunk, seed=seed, round_id=round_id, per_positive=negatives_per_positive
     )
     owner = chunk.owner
     total = len(owner) * (1 + negatives_per_positive)
     pointers = chunk.pointers * (1 + negatives_per_positive)
-    # A user's positives come first, its negatives in the order of their draws behind them.
+    # A user's positives come first, followed by its negatives in the order of their draws.
     place = torch.arange(len(drawn), device=owner.device)
     own = place[: len(owner)] + negatives_per_positive * chunk.pointers.index_select(0, owner)
     key = torch.empty(total, dtype=torch.int64, device=owner.device)
@@ -116,7 +116,7 @@ def draw_samples(chunk: Chunk, *, seed: int, round_id: int, negatives_per_positi
     user = torch.div(ordered, chunk.n_items, rounding_mode="floor")
     n_rows = torch.zeros(chunk.n_users, dtype=torch.int64, device=owner.device)
     n_rows.index_add_(0, user, first.to(torch.int64))
-    # The one place where training waits for its device.
+    # Training waits for its device only here.
     host = torch.stack([n_rows, pointers[1:] - pointers[:-1]]).cpu().numpy()
     row_pointers = torch.zeros_like(pointers)
     torch.cumsum(n_rows, 0, out=row_pointers[1:])
@@ -124,7 +124,7 @@ def draw_samples(chunk: Chunk, *, seed: int, round_id: int, negatives_per_positi
     # Samples of one row write the same values.
     item = row.new_empty(n_distinct).index_copy_(0, row, ordered - user * chunk.n_items)
     row_label = label.new_empty(n_distinct).index_copy_(0, row, label.index_select(0, order))
-    # In no fixed order on CUDA, but whole numbers below 2^24 are exact in float32.
+    # CUDA adds in no fixed order, but whole numbers below 2^24 are exact in float32.
     count = label.new_zeros(n_distinct).index_add_(0, row, torch.ones_like(label))
     within = torch.empty_like(row)
     within[order] = row - row_pointers.index_select(0, user)
@@ -141,7 +141,7 @@ def draw_samples(chunk: Chunk, *, seed: int, round_id: int, negatives_per_positi
 
 
 def with_every_row(samples: Samples, n_items: int) -> Samples:
-    """Return the same samples with every item among each user's rows; most of them have none."""
+    """Return the same samples with rows for every item of each user, most without samples."""
     n_users, device = len(samples.n_rows), samples.item.device
     owner = _owners(samples.row_pointers.diff(), len(samples.item))
     place = owner * n_items + samples.item
@@ -159,9 +159,9 @@ def with_every_row(samples: Samples, n_items: int) -> Samples:
 
 
 def argsorted(keys: torch.Tensor) -> torch.Tensor:
-    """Return an order in which int64 keys ascend; equal ones come in any order.
+    """Return an order in which int64 keys ascend. Equal keys come in any order.
 
-    On a processor numpy sorts several times as fast as torch.
+    On a processor, numpy sorts several times as fast as torch.
     """
     if keys.device.type == "cpu":
         return torch.from_numpy(np.argsort(keys.numpy()))
@@ -169,35 +169,39 @@ def argsorted(keys: torch.Tensor) -> torch.Tensor:
 
 
 def sorted_rows(keys: torch.Tensor) -> torch.Tensor:
-    """Return int64 keys in ascending order along the last axis."""
+    """Sort int64 keys in ascending order along the last axis."""
     if keys.device.type == "cpu":
         return torch.from_numpy(np.sort(keys.numpy(), axis=-1))
     return torch.sort(keys, dim=-1).values
 
 
 BLOCK_USERS = 8
-"""Users of a block on a processor. Fewer than four change bits, more leave its cache."""
+"""The number of users in a block on a processor.
+
+Fewer than four change bits, and more don't fit into its cache."""
 _CELLS_AT_ONCE = 1 << 20
 _PLACE_BITS = 21
-"""A user has fewer samples than 2^21; 42 bits of the word decide the order before the place."""
+"""A user has fewer than 2^21 samples.
+
+42 bits of the word decide the order before the position does."""
 _LAST = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Users who are trained at once, B of them with R rows each and M of them in a minibatch.
+    """Users that are trained at once: B of them, with R rows each and M of those in a minibatch.
 
     Attributes:
-        users: their positions in the chunk, int64 (B,); places without a user repeat the first.
-        n_users: how many there are; the other places come behind them.
-        item: active item positions, n_items where there is none, int64 (B, R).
+        users: the users' positions in the chunk, int64 (B,). Padding repeats the first user.
+        n_users: the number of users. Padding comes after them.
+        item: active item positions, or n_items for padding, int64 (B, R).
         label: float (B, R).
-        share: each minibatch's share of the user's samples, float (n_steps, B); by it its loss
-            counts in the user's mean.
-        index: rows of each minibatch, counted through the block, int64 (epochs, n_steps, B x M);
-            None where every step is over all rows.
-        weight: a row's share of its minibatch's samples, 0 where there is none, float (epochs,
-            n_steps, B, M or R); one epoch where all are alike.
+        share: each minibatch's share of the user's samples, float (n_steps, B). It weights the
+            minibatch's loss in the user's mean.
+        index: the rows of each minibatch, numbered through the block, int64 (epochs, n_steps, B x
+            M). None if every step covers all rows.
+        weight: a row's share of its minibatch's samples, 0 for padding, float (epochs, n_steps, B,
+            M or R). It has one epoch if all are alike.
     """
 
     users: torch.Tensor
@@ -211,7 +215,7 @@ class Block:
     def minibatches(
         self, epoch: int
     ) -> Iterator[tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]]:
-        """Yield (rows or None, weight, share) of an epoch's steps."""
+        """Yield (rows or None, weight, share) for the steps of an epoch."""
         epoch = min(epoch, len(self.weight) - 1)
         for step in range(len(self.share)):
             index = None if self.index is None else self.index[epoch, step]
@@ -219,23 +223,23 @@ class Block:
 
 
 def padded(n_rows: int) -> int:
-    """Return the rows of a user's table: at least one more than it has, in few sizes."""
+    """Return the padded number of rows of a user's table: at least one more, from few sizes."""
     unit = max(8, 1 << max(int(n_rows).bit_length() - 3, 0))
     return (n_rows // unit + 1) * unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSize:
-    """What a user's shapes follow from, and nothing else.
+    """The values that determine a user's shapes.
 
     Attributes:
-        n_steps: minibatches of an epoch.
-        n_rows: rows of the user's table, padded.
-        batch_size: samples of a minibatch.
-        epochs: passes over the user's samples, over all phases.
-        gathers: whether a step is over its minibatch's rows only, and not over all of a user's.
-        together: a positive and its negatives, where they stay together and a step is over all
-            minibatches of an epoch; 0 where every minibatch is a step.
+        n_steps: the number of minibatches in an epoch.
+        n_rows: the padded number of rows of the user's table.
+        batch_size: the number of samples in a minibatch.
+        epochs: the number of passes over the user's samples in all phases.
+        gathers: whether a step covers only its minibatch's rows instead of all of a user's.
+        together: the number of samples in a group of a positive and its negatives, if groups stay
+            whole and a step covers all minibatches of an epoch. 0 if every minibatch is a step.
     """
 
     n_steps: int
@@ -247,21 +251,21 @@ class BlockSize:
 
 
 class Room(Protocol):
-    """How many users' blocks fit where they are trained."""
+    """The number of users whose blocks fit where they are trained."""
 
     def users(self, size: BlockSize, n_users: int) -> int:
-        """Return the most users of a block, of so many that there are."""
+        """Return the most users of a block, given the number of users of its size."""
 
     def shrink(self, size: BlockSize, users: int) -> None:
-        """Note that no more users than these fit."""
+        """Record that no more users than these fit."""
 
 
 def buckets_of(
     samples: Samples, *, batch_size: int, epochs: int, gathers: bool, together: int = 0
 ) -> Iterator[tuple[BlockSize, torch.Tensor]]:
-    """Yield the users of each size, by their positions in the chunk, int64 (n_members,).
+    """Yield the users of each size, as their positions in the chunk, int64 (n_members,).
 
-    All positions go to the device at once, so that nothing waits for a copy of its own.
+    All positions go to the device at once, so nothing waits for a copy of its own.
     """
     n_samples = samples.n_samples
     n_steps = np.ones_like(n_samples) if together else -(-n_samples // batch_size)
@@ -296,12 +300,12 @@ def blocks_of(
     block_users: int = BLOCK_USERS,
     together: bool = True,
 ) -> Iterator[Block]:
-    """Yield users of one size in blocks, in their order.
+    """Yield blocks of users of one size, in their order.
 
     Args:
         members: from `buckets_of`.
-        block_users: places of a block.
-        together: whether the tables of several blocks are made at once, which is faster.
+        block_users: the number of places in a block.
+        together: whether to make the tables of several blocks at once, which is faster.
     """
     width = size.batch_size if size.gathers and size.n_steps > 1 else size.n_rows
     cells = block_users * size.epochs * size.n_steps * max(width, size.batch_size)
@@ -313,7 +317,7 @@ def blocks_of(
 
 
 class _Group:
-    """Blocks of users of one size, whose tables are made together."""
+    """Make the tables of several blocks of one size together."""
 
     def __init__(
         self,
@@ -329,7 +333,7 @@ class _Group:
         self._samples, self._dtype, self._size = samples, dtype, size
         self._n_steps, self._batch_size = size.n_steps, size.batch_size
         places = -(-len(members) // block_users) * block_users
-        # Places without a user stand for the first user of the chunk, with no samples.
+        # Padding is the first user of the chunk with no samples.
         real = torch.arange(places, device=device) < len(members)
         self._users = torch.nn.functional.pad(members, (0, places - len(members)))
         self._sizes = torch.where(
@@ -348,7 +352,7 @@ class _Group:
         self._label = torch.where(self._there, samples.label[where], 0.0).to(dtype)
 
     def minibatches(self, *, seed: int, round_id: int) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Return rows and weights of all minibatches; see `Block`."""
+        """Return rows and weights of all minibatches (see `Block`)."""
         if self._size.together:
             weights = [
                 self._summed(stream_key(seed, Purpose.SHUFFLE, round_id, epoch))
@@ -356,7 +360,7 @@ class _Group:
             ]
             return None, torch.stack(weights)[:, None]
         if self._n_steps == 1:
-            # One minibatch has all samples, in whatever order.
+            # One minibatch has all samples, in any order.
             return None, (self._count() / self._sizes.clamp(min=1)[:, None])[None, None]
         gathers = self._size.gathers
         found = [
@@ -367,14 +371,14 @@ class _Group:
         return index, torch.stack([weight for _, weight in found])
 
     def _count(self) -> torch.Tensor:
-        """Return how many samples name each row, (places, R)."""
+        """Return the number of samples of each row, (places, R)."""
         return torch.where(self._there, self._samples.count[self._where], 0.0).to(self._dtype)
 
     def _summed(self, key: int) -> torch.Tensor:
-        """Return rows' shares of their minibatches added up over these, (places, R).
+        """Return the sum of rows' shares over their minibatches, (places, R).
 
-        All minibatches but the last one are equally large, so that only who is in the last one
-        depends on the order. Whole numbers are counted, and each divided once.
+        All minibatches but the last one are equally large, so only the last one's content depends
+        on the order. Whole numbers are counted, and each is divided once.
         """
         size, together = self._size, self._size.together
         place = torch.arange(self._height, device=self._users.device)
@@ -394,20 +398,20 @@ class _Group:
         return (self._count() - last) / size.batch_size + last / n_last[:, None]
 
     def _shuffled(self, key: int, place: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-        """Return the places that are there in a random order, those that are not behind them."""
+        """Return the existing positions in a random order, with the missing ones after them."""
         streams = user_stream(key, self._keys)
         words = shift_right(mix(streams[:, None] + place), 22)
         mixed = sorted_rows(torch.where(there, (words << _PLACE_BITS) | place, _LAST))
         return mixed & ((1 << _PLACE_BITS) - 1)
 
     def _epoch(self, key: int, gathers: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return an epoch's rows and weights, (n_steps, places, M) each."""
+        """Return the rows and weights of an epoch, (n_steps, places, M) each."""
         device, batch_size = self._users.device, self._batch_size
         n_places, width = len(self._users), self._n_steps * batch_size
         place = torch.arange(width, device=device)
         there = place < self._sizes[:, None]
         sample = self._begin[:, None] + self._shuffled(key, place, there)
-        # The last row of a table is nobody's; what is no sample stands there.
+        # The last row of a table is padding. Positions without a sample use it.
         nobody = self._height - 1
         row = torch.where(there, self._samples.row[torch.where(there, sample, 0)], nobody)
         row = row.view(n_places, self._n_steps, batch_size)
@@ -434,20 +438,20 @@ class _Group:
         )
 
     def _minibatch_sizes(self) -> torch.Tensor:
-        """Return the samples of every minibatch, int64 (n_steps, places)."""
+        """Return the number of samples in every minibatch, int64 (n_steps, places)."""
         number = torch.arange(self._n_steps, device=self._users.device)[:, None]
         return (self._sizes[None] - number * self._batch_size).clamp(0, self._batch_size)
 
     def _shares(self) -> torch.Tensor:
-        """Return what each step's loss counts in a user's mean, (n_steps, places)."""
+        """Return the weight of each step's loss in a user's mean, (n_steps, places)."""
         if self._size.together:
-            # The loss is a sum over minibatches; reported is their mean.
+            # The loss is a sum over minibatches, but their mean is reported.
             n_minibatches = -(-self._sizes // self._batch_size)
             return ((n_minibatches > 0).to(self._dtype) / n_minibatches.clamp(min=1))[None]
         return self._minibatch_sizes().to(self._dtype) / self._sizes.clamp(min=1)
 
     def blocks(self, index: torch.Tensor | None, weight: torch.Tensor) -> Iterator[Block]:
-        """Yield the blocks; `index` and `weight` are of all places."""
+        """Yield the blocks. `index` and `weight` cover all places."""
         share = self._shares()
         for begin in range(0, len(self._users), self._block_users):
             part = slice(begin, begin + self._block_users)

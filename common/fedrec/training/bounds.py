@@ -1,15 +1,16 @@
-"""What an opened sum may hold: as much as the users that its contributors can have add up to.
+"""Check an opened sum against the most that its contributors' users could add up to.
 
-Nobody sees what one client adds, so that a client with other software may add anything. Every
-honest user's values are clipped to a public range, and every party that opens a sum, or applies it,
-checks it value by value: users first, then how many of them touched each row, then what as many may
-add up to. A tensor says by `counted_by` which of these numbers bounds it. What divides a mean
-bounds it, too, or the client that chose the divisor would choose the mean.
+No party sees a single client's contribution, so a client with modified software may add anything.
+Honest users' values are clipped to a public range. Every party that opens or applies a sum checks
+it value by value. It checks the number of users first, then the users that touched each row, then
+the values that this number of users can reach. A tensor's `counted_by` names the number that bounds
+it. The divisor of a mean is bounded too, because a client that chooses the divisor chooses the
+mean.
 
-What it does not give: within the bounds a client can use up what others left of theirs, so that it
-sets the mean of any row anywhere in the range of one user.
+These checks don't stop a client from using the room that others leave. Within the bounds, it can
+set the mean of any row to any value in the range of one user.
 
-Temporary memory: arrays of one value for each row, and a few of 2^18 values.
+Temporary memory: arrays with one value for each row, and a few of 2^18 values.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ Integers = NDArray[np.int64]
 
 _VALUES_AT_ONCE = 1 << 18
 _REMEDY = (
-    "One of its contributors sent what no honest client can. The round was given up and nothing "
-    "applied; if it happens again, the data owners have to find out whose software was changed."
+    "A contributor sent values that no honest client can. The round was abandoned, and nothing was "
+    "applied. If it happens again, the data owners must find the client with changed software."
 )
 
 
 def most_users(plan: Plan, roster: Roster, clients: Iterable[ClientId]) -> int:
-    """Return how many users these members can have together."""
+    """Return the largest number of users that these members can have together."""
     most = plan.federation.maximum_users
     caps = (roster.partition.standing(client_id) for client_id in clients)
     own = (most if found is None else found.users_cap or most for found in caps)
@@ -57,18 +58,18 @@ def most_users(plan: Plan, roster: Roster, clients: Iterable[ClientId]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumTerms:
-    """What bounds a round's sum.
+    """The terms that bound a round's sum.
 
     Attributes:
-        kind: of the round.
-        layout: how its vector lies.
-        rows: which items it covers.
-        most_users: that its contributors can have together.
-        n_clients: how many they are.
-        holders: users of each item of the catalogue by the last count round, (n_items,); None
-            before it. They bound the rows of sums that count none themselves.
-        least: users who must hold an item for its row to hold anything.
-        begun: by tensors of item pairs, how many pairs earlier rounds have summed.
+        kind: the kind of the round.
+        layout: the layout of its vector.
+        rows: the items that it covers.
+        most_users: the most users that its contributors can have together.
+        n_clients: the number of contributors.
+        holders: the holders of each item of the catalogue by the last count round, (n_items,), or
+            None before it. They bound the rows of sums that don't count holders themselves.
+        least: the fewest holders of an item whose row may be nonzero.
+        begun: the number of pairs that earlier rounds summed, by tensor of item pairs.
     """
 
     kind: RoundKind
@@ -84,13 +85,16 @@ class SumTerms:
 def check_sum(
     terms: SumTerms, changes: Mapping[str, Packed], counts: Packed, metrics: Packed
 ) -> None:
-    """Refuse a sum that no honest clients add up to, by its parts, which may be packed.
+    """Refuse a sum that honest clients can't add up to.
+
+    It is checked in parts, which may be packed.
 
     Args:
         changes: the tensors by name, of any shape.
 
     Raises:
-        SumOutOfBounds: naming the tensor, the row, the value and what is allowed.
+        SumOutOfBounds: a value is out of bounds. The error names the tensor, the row, the value and
+            the allowed range.
     """
     _Check(terms, changes, counts, metrics).run()
 
@@ -107,7 +111,7 @@ class _Check:
             tensor.name: changes[tensor.name].reshape(tensor.shape) for tensor in layout.tensors
         }
         self._exact = layout.mechanism is None
-        # Users of every row: with zeros where rows have no item.
+        # Users of every row, with zeros for rows without an item.
         self._holders = np.zeros(layout.n_rows, dtype=np.int64)
 
     def run(self) -> None:
@@ -137,12 +141,12 @@ class _Check:
                 self._within(tensor, own, times, tensor.bound // divisor.bound)
 
     def _table(self, tensor: UpdateTensor) -> Packed:
-        """Return a tensor's sum with a row for each item, or for each value where it has none."""
+        """Return a tensor's sum with a row for each item, or for each value without item rows."""
         values = self._changes[tensor.name]
         return values.reshape(len(values) if tensor.per_item else values.size, -1)
 
     def _depends(self, tensor: UpdateTensor) -> bool:
-        """Put what others are divided by first."""
+        """Put divisors first."""
         return tensor.counted_by not in (TRAINED, MEASURED, HOLDERS, HOLDER_PAIRS)
 
     def _check_metrics(self, are_there: bool) -> None:
@@ -160,7 +164,7 @@ class _Check:
             raise self._error(METRIC_NAMES[place], int(self._metrics[place]), 0, allowed)
 
     def _check_counts(self, most: int) -> None:
-        """Check the holders that a sum counts, and find those that bound its rows."""
+        """Check the holders that a sum counts, and find the numbers that bound its rows."""
         terms, n_active = self._terms, len(self._terms.rows.index)
         counts_rows = terms.kind == "count" or self._layout.counts_rows
         most = most if counts_rows else 0
@@ -174,12 +178,12 @@ class _Check:
             self._holders[:] = self._counts
         elif terms.holders is not None:
             held = terms.holders[terms.rows.index]
-            # Who was counted and did not train is in no row.
+            # A user that was counted but didn't train is in no row.
             trained = int(self._metrics[0])
             self._holders[:n_active] = np.where(held < terms.least, 0, np.minimum(held, trained))
 
     def _noisy(self, tensor: UpdateTensor) -> int:
-        """Return what clipped users and all clients' noise add up to."""
+        """Return the most that clipped users and all clients' noise can add up to."""
         mechanism = self._layout.mechanism
         if mechanism is None or not tensor.signed:
             return 0
@@ -203,12 +207,12 @@ class _Check:
         of_one: int = 1,
         first_row: int = 0,
     ) -> None:
-        """Check values, (n_rows, width), against what so many users add up to.
+        """Check values, (n_rows, width), against the most that a number of users can add up to.
 
         Args:
-            times: how many they are, for all values or (n_rows, 1 or width).
-            of_one: what one of them adds at most.
-            first_row: place of the first row in the tensor.
+            times: the number of users, for all values or (n_rows, 1 or width).
+            of_one: the most that one user adds.
+            first_row: the position of the first row in the tensor.
         """
         n_active = len(self._terms.rows.index) if tensor.per_item else len(own)
         for part in _blocks(own):
@@ -242,13 +246,13 @@ class _Check:
     ) -> SumOutOfBounds:
         index, where = self._terms.rows.index, ""
         if row is not None:
-            where = f" at place {row}"
+            where = f" at position {row}"
             if per_item:
                 inside = row < len(index)
-                where = f" of item row {int(index[row])}" if inside else f" of row {row}, padding,"
+                where = f" of item row {int(index[row])}" if inside else f" of padding row {row}"
         return SumOutOfBounds(
-            f"In the sum of a round of kind {self._terms.kind} {name}{where} is {value}, "
-            f"allowed is {low} to {high}.",
+            f"In the sum of a round of kind {self._terms.kind}, {name}{where} is {value}, but the "
+            f"allowed range is {low} to {high}.",
             remedy=_REMEDY,
         )
 
@@ -257,20 +261,20 @@ def pairs_of(first: int, n_pairs: int) -> Iterator[tuple[slice, Integers, Intege
     """Yield parts of a tensor of item pairs, each with the rows of its pairs' two items.
 
     Args:
-        first: pairs that earlier rounds summed; see `HOLDER_PAIRS`.
+        first: the number of pairs that earlier rounds summed (see `HOLDER_PAIRS`).
     """
     for begin in range(0, n_pairs, _VALUES_AT_ONCE):
         part = slice(begin, min(begin + _VALUES_AT_ONCE, n_pairs))
         pair = np.arange(first + part.start, first + part.stop)
         upper = np.floor((1.0 + np.sqrt(8.0 * pair + 1.0)) / 2.0).astype(np.int64)
-        # Square roots of large numbers are off by less than one.
+        # Square roots of large numbers have an error below one.
         upper -= upper * (upper - 1) // 2 > pair
         upper += upper * (upper + 1) // 2 <= pair
         yield part, pair - upper * (upper - 1) // 2, upper
 
 
 def _blocks(own: Packed) -> Iterator[slice]:
-    """Yield parts of rows that are small beside the sum."""
+    """Yield parts of rows that are small compared with the sum."""
     at_once = max(1, _VALUES_AT_ONCE // max(1, own.shape[1]))
     for begin in range(0, len(own), at_once):
         yield slice(begin, begin + at_once)

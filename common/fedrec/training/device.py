@@ -1,4 +1,4 @@
-"""Where training runs, how much of a device's memory it may take, and private tables on it."""
+"""The device for training, the memory it may use there, and private tables on it."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from fedrec.model.tables import TableRoom, array_of, rows_of
 _NAMES = re.compile(r"auto|cpu|cuda|cuda:(?P<index>0|[1-9][0-9]{0,3})")
 _ALLOWED = "auto, cpu, cuda or cuda:N, where N counts CUDA devices from 0"
 _SHARE_OF_FREE = 0.6
-"""Of a device's free memory, where nothing else is said: torch's allocator leaves gaps, and the
-libraries that it calls take room of their own."""
+"""The share of a device's free memory used by default. torch's allocator leaves gaps, and the
+libraries that it calls need memory too."""
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device that `client.device` names; a CUDA device with its index.
+    """Return the device that `client.device` names. A CUDA device comes with its index.
 
-    `auto` is the first CUDA device where there is one. Other kinds of device (mps, xpu, ...) have
-    no float64 or no int64 sums that could be relied on; nothing was ever trained on them.
+    `auto` is the first CUDA device if there is one. Other kinds of device (mps, xpu, ...) lack
+    float64 or reliable int64 sums, and training was never tested on them.
 
     Raises:
-        SettingsError: when the name is another one, or this machine has no such device.
+        SettingsError: the name is unknown, or this machine has no such device.
     """
     known = _NAMES.fullmatch(name)
     if known is None:
         raise SettingsError(
-            f'client.device is "{name}"; allowed are {_ALLOWED}.',
-            remedy='Set client.device = "auto", which takes CUDA where there is any.',
+            f'client.device is "{name}". Allowed values are {_ALLOWED}.',
+            remedy='Set client.device = "auto", which uses CUDA if the machine has it.',
         )
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
@@ -45,23 +45,23 @@ def choose_device(name: str) -> torch.device:
         raise SettingsError(
             f'client.device is "{name}", but torch {torch.__version__} finds no CUDA device.',
             remedy='Set client.device = "auto" or "cpu", or install a CUDA build of torch and a '
-            "driver; `fedrec doctor` shows what torch finds.",
+            "driver. `fedrec doctor` shows what torch finds.",
         )
     if index >= n_devices:
         there = "only cuda:0" if n_devices == 1 else f"cuda:0 to cuda:{n_devices - 1}"
         raise SettingsError(
             f'client.device is "{name}", but torch finds {there}.',
-            remedy=f'Set client.device to "cuda:{n_devices - 1}" or a lower one; '
+            remedy=f'Set client.device to "cuda:{n_devices - 1}" or a lower one. '
             "CUDA_VISIBLE_DEVICES may hide others.",
         )
     return torch.device("cuda", index)
 
 
 def memory_on(device: torch.device, device_memory_mib: int) -> int:
-    """Return the bytes of a CUDA device that training may take; 0 on a processor.
+    """Return the bytes of a CUDA device that training may use, or 0 on a processor.
 
     Args:
-        device_memory_mib: `client.device_memory_mib`; 0 for a share of what is free.
+        device_memory_mib: `client.device_memory_mib`, or 0 for a share of the free memory.
     """
     if device.type != "cuda":
         return 0
@@ -72,10 +72,10 @@ def memory_on(device: torch.device, device_memory_mib: int) -> int:
 
 
 class UserTables(ABC):
-    """The tables that a round starts from and those that it leaves behind.
+    """The tables at the start of a round and those at its end.
 
     Attributes:
-        finite: whether all values that were put back were finite.
+        finite: whether all new values are finite.
     """
 
     finite: bool = True
@@ -86,24 +86,24 @@ class UserTables(ABC):
 
     @abstractmethod
     def put(self, user_index: torch.Tensor, rows: Mapping[str, torch.Tensor]) -> None:
-        """Keep some users' new rows."""
+        """Store some users' new rows."""
 
     @abstractmethod
     def finish(self) -> PrivateState:
-        """Return the state after the round: users who were not put back keep what they had."""
+        """Return the state after the round. Users without new rows keep their old ones."""
 
 
 class DeviceTables:
-    """A learner's latest private tables, as they lie on its device between rounds.
+    """Keep a learner's latest private tables on its device between rounds.
 
-    What a round leaves behind comes to the processor's memory in one transfer, because it is
-    stored and compared there; the next round and measuring find it still on the device. On a
-    processor nothing is kept: the arrays are the tables.
+    At the end of a round, the tables come to the processor's memory in one transfer, to be stored
+    and compared there. The next round and measuring still find them on the device. On a processor,
+    nothing is kept, because the arrays are the tables.
 
     Args:
-        n_bytes: what tables may take on the device; None on a processor. A round holds them
-            twice, as it found them and as it leaves them; where that does not fit, they stay in
-            the processor's memory and a chunk's rows travel.
+        n_bytes: the memory for tables on the device, or None on a processor. A round needs them
+            twice, in their old and their new state. If both don't fit, the tables stay in the
+            processor's memory, and only a chunk's rows move to the device.
     """
 
     def __init__(self, device: torch.device, n_bytes: int | None) -> None:
@@ -112,7 +112,7 @@ class DeviceTables:
         self._held: dict[str, tuple[Table, torch.Tensor]] = {}
 
     def have_room_for(self, private: PrivateState) -> bool:
-        """Return whether a round's tables may lie on the device."""
+        """Return True if a round's tables fit on the device."""
         if self._n_bytes is None:
             return False
         return 2 * sum(values.nbytes for values in private.tensors.values()) <= self._n_bytes
@@ -124,14 +124,14 @@ class DeviceTables:
             held = self._of(name, values)
             if held is None:
                 held = torch.from_numpy(array_of(values))
-            # `copy` also where nothing moves: the caller writes into them.
+            # Copy even if nothing moves, because the caller writes into the tensors.
             found[name] = held.to(self.device, copy=True)
         return found
 
     def rows(
         self, private: PrivateState, rows: NDArray[np.int64], names: Collection[str]
     ) -> dict[str, torch.Tensor]:
-        """Return some users' rows of the tables of these names, on the device."""
+        """Return some users' rows of the named tables, on the device."""
         found = {}
         for name in private.tensors.keys() & names:
             values = private.tensors[name]
@@ -143,10 +143,10 @@ class DeviceTables:
         return found
 
     def keep(self, arrays: Mapping[str, Table], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Keep tables on the device in place of those of the round before.
+        """Keep tables on the device in place of those of the previous round.
 
         Args:
-            arrays: the same values in the processor's memory; nobody writes into them.
+            arrays: the same values in the processor's memory, which must not change.
         """
         self._held = {name: (values, tensors[name]) for name, values in arrays.items()}
 
@@ -156,23 +156,23 @@ class DeviceTables:
 
 
 class HeldTables(UserTables):
-    """Everything on the training device."""
+    """Keep all tables on the training device."""
 
     def __init__(self, private: PrivateState, on_device: DeviceTables) -> None:
         self._on_device = on_device
         self._tensors = on_device.copies(private)
 
     def take(self, user_index: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return copies of rows."""
+        """Return copies of some users' rows."""
         return {name: values[user_index] for name, values in self._tensors.items()}
 
     def put(self, user_index: torch.Tensor, rows: Mapping[str, torch.Tensor]) -> None:
-        """Write rows in place; they are looked at when all are there."""
+        """Write rows in place. Their values are checked at the end."""
         for name, values in rows.items():
             self._tensors[name][user_index] = values
 
     def finish(self) -> PrivateState:
-        """Return the tables in the processor's memory; they stay on the device, too."""
+        """Return the tables in the processor's memory, and also keep them on the device."""
         self.finite = _finite(self._tensors)
         arrays = {name: values.cpu().numpy() for name, values in self._tensors.items()}
         self._on_device.keep(arrays, self._tensors)
@@ -180,11 +180,11 @@ class HeldTables(UserTables):
 
 
 class ChunkTables(UserTables):
-    """Only a chunk's rows on the device; new tables are made beside the old ones.
+    """Keep only a chunk's rows on the device, and make new tables in addition to the old ones.
 
-    Both lie in the processor's memory or in files; see `fedrec.model.tables`. Rows are copied once
-    each way, as arrays of numpy, which takes large ones in large pages: torch's own take five times
-    as long.
+    Both sets are in the processor's memory or in files (see `fedrec.model.tables`). Rows are copied
+    once in each direction, as numpy arrays. numpy uses large memory pages for large arrays. torch's
+    own copies take five times as long.
     """
 
     def __init__(self, private: PrivateState, room: TableRoom, device: torch.device) -> None:
@@ -194,7 +194,7 @@ class ChunkTables(UserTables):
         self._device = device
 
     def take(self, user_index: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Read rows from the old tables."""
+        """Read some users' rows from the old tables."""
         rows = user_index.cpu().numpy()
         return {
             name: torch.from_numpy(rows_of(values, rows)).to(self._device)
@@ -202,22 +202,22 @@ class ChunkTables(UserTables):
         }
 
     def put(self, user_index: torch.Tensor, rows: Mapping[str, torch.Tensor]) -> None:
-        """Write rows to the new tables."""
+        """Write some users' rows to the new tables."""
         where = user_index.cpu().numpy()
         self.finite = self.finite and _finite(rows)
         for name, values in rows.items():
             self._new[name].write(where, values.cpu().numpy())
 
     def finish(self) -> PrivateState:
-        """Take over everybody else's rows."""
+        """Copy the rows of all other users, and return the state."""
         return PrivateState.of(
             {name: table.finish(self._old[name]) for name, table in self._new.items()}
         )
 
 
 def _finite(tensors: Mapping[str, torch.Tensor]) -> bool:
-    """Return whether all values are finite."""
-    # Both are NaN where anything is, and neither makes a table of its own.
+    """Return True if all values are finite."""
+    # Both are NaN if any value is NaN, and neither makes a table of its own.
     ends = [
         end.to(torch.float64)
         for values in tensors.values()
@@ -228,7 +228,7 @@ def _finite(tensors: Mapping[str, torch.Tensor]) -> bool:
 
 
 def open_tables(private: PrivateState, room: TableRoom, on_device: DeviceTables) -> UserTables:
-    """Return a round's tables, where they fit: on the device, in memory, or in files."""
+    """Return a round's tables: on the device, in memory or in files, wherever they fit."""
     if private.tensors and (private.in_files or not on_device.have_room_for(private)):
         return ChunkTables(private, room, on_device.device)
     return HeldTables(private, on_device)

@@ -1,4 +1,4 @@
-"""Measuring the model and its references on one party's users, as sums."""
+"""Measure the model and its references on one party's users, as sums."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ from fedrec.training.server_half import ServerHalf
 from fedrec.training.user_half import BYTES_PER_SCORE, Resources, UserHalf, train_locally
 
 Segments = dict[Protocol, NDArray[np.int64]]
-"""A metrics segment for each protocol, summed up in place."""
+"""A metrics segment for each protocol, summed in place."""
 
 _COUNTED_ROUNDS = 30
-"""Rounds whose negatives the know-nothing counter looks at. More make the leak of `paper` only
-sharper for users with few interactions, and cost time."""
+"""The number of rounds whose negatives the know-nothing counter uses.
+
+More rounds only sharpen the leak of `paper` for users with few interactions, and take time."""
 
 
 class Evaluator:
-    """Ranks held-out items for a party's model and for what it is compared with.
+    """Rank held-out items with a party's model and with the references to compare it with.
 
-    The references need nothing that leaves the client: popularity comes from the protected item
-    counts, `untrained` from the public seed, `local` from training on this party's users alone,
-    `know_nothing` from counting which items were drawn as negatives.
+    The references need no data that leaves the client. Popularity comes from the protected item
+    counts, and `untrained` from the public seed. `local` trains on this party's users alone.
+    `know_nothing` counts the items that were drawn as negatives.
     """
 
     def __init__(self, half: UserHalf) -> None:
@@ -57,7 +58,7 @@ class Evaluator:
         number: int,
         local: bool = True,
     ) -> NDArray[np.int64]:
-        """Return the metrics segment under the plan's protocol; see `measure_all`."""
+        """Return the metrics segment under the plan's protocol (see `measure_all`)."""
         protocol = self._half.server.plan.evaluation.protocol
         return self.measure_all(
             shared, users, private, references=references, number=number, local=local
@@ -76,10 +77,10 @@ class Evaluator:
         """Return the metrics segment with this party's ranking sums, under every protocol.
 
         Args:
-            references: measure what the model is compared with, too.
-            number: `SharedState.number`; the know-nothing counter counts the rounds before it.
-            local: among the references, train this party's users alone. Where one party holds
-                everybody that is the federation once more.
+            references: also measure the references.
+            number: `SharedState.number`. The know-nothing counter counts the rounds before it.
+            local: include the reference that trains this party's users alone. If one party has all
+                users, that only repeats the federation.
         """
         found: Segments = {
             protocol: np.zeros(len(METRIC_NAMES), dtype=np.int64)
@@ -102,9 +103,10 @@ class Evaluator:
     def graded(
         self, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> dict[str, NDArray[np.int64]]:
-        """Return what users' validation items say of a version's candidates.
+        """Return how users' validation items rate a version's candidates.
 
-        It is a tensor of the update; none where there is nothing to choose, or sums carry noise.
+        The result is a tensor of the update. It is empty if there is nothing to choose, or if sums
+        carry noise.
         """
         if self._half.server.layout.mechanism is not None:
             return {}
@@ -117,12 +119,12 @@ class Evaluator:
     def train_alone(
         self, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> tuple[SharedState, PrivateState]:
-        """Return the states after all rounds, if these users were the whole federation.
+        """Return the states after all rounds, as if these users were the whole federation.
 
-        Nothing is released by it, so it needs no noise.
+        Nothing of it is released, so it needs no noise.
 
         Raises:
-            TrainingError: when training diverges.
+            TrainingError: training diverges.
         """
         half = self._half
         if half.server.layout.mechanism is not None:
@@ -143,7 +145,7 @@ class Evaluator:
             found = train_locally(half, number, shared, users, private)
             changes = found.changes | self.graded(shared, users, private)
             aggregate = half.server.travelling.pack("train", shared, changes, found.counts, metrics)
-            # The published counts are those of everybody.
+            # The published counts cover all users of the federation.
             counts = found.counts if half.server.algorithm.counts_rows else own
             change = half.server.travelling.change("train", shared, aggregate)
             shared = half.server.moved(number, shared, change, counts)
@@ -164,8 +166,8 @@ class Evaluator:
     ) -> None:
         """Measure the model that this party's users reach without the others.
 
-        Few users can diverge where many do not; then the row stays empty, because a reference
-        must not cost the federation its last round.
+        Training on few users can diverge although training on many doesn't. The row then stays
+        empty, because a reference must not cost the federation its last round.
         """
         try:
             shared, private = self.train_alone(shared, users, private)
@@ -186,7 +188,7 @@ class Evaluator:
             self._add(found, name, scores, users, rows, active)
 
     def _of_popularity(self, found: Segments, shared: SharedState, users: UserSplit) -> None:
-        # Under noise nobody counted; then all items have one number that says nothing.
+        # Under noise, holders aren't counted. All items then have one meaningless number.
         if shared.holders is None or self._half.server.layout.mechanism is not None:
             return
         holders = torch.from_numpy(shared.holders.astype(np.float64)).to(self._half.device)
@@ -194,7 +196,7 @@ class Evaluator:
             self._add(found, "popularity", holders.expand(len(rows), -1), users, rows)
 
     def _parts(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """Cut user positions into parts whose scores fit the memory that training may take."""
+        """Cut user positions into parts whose scores fit the memory that training may use."""
         half = self._half
         at_once = max(16, half.chunk_bytes // (BYTES_PER_SCORE * max(half.server.n_items, 1)))
         for start in range(0, len(rows), at_once):
@@ -220,7 +222,7 @@ class Evaluator:
             untrained[rows] = False
             drawn = self._times_drawn(chunk, number)
             self._of_draws(found, cohort, drawn, users, rows)
-        # Users who never train have no negatives, but count like everybody else.
+        # Users that never train have no negatives, but count like all others.
         for rows in self._parts(np.nonzero(untrained)[0]):
             drawn = torch.zeros((len(rows), len(cohort.active)), device=half.device)
             self._of_draws(found, cohort, drawn, users, rows)
@@ -258,7 +260,7 @@ class Evaluator:
         rows: NDArray[np.int64],
         columns: NDArray[np.int64] | None = None,
     ) -> None:
-        """Add what some users' scores are worth under each protocol; see `Ranking.ranks`."""
+        """Add the metrics of some users' scores under each protocol (see `Ranking.ranks`)."""
         at, ranking = self._half.server.plan.evaluation.at, self._ranking_of(users)
         for protocol, metrics in found.items():
             for split in SPLITS:

@@ -1,4 +1,4 @@
-"""How a chunk of users is trained, what is reported of it, and the papers' noise on uploads."""
+"""Train a chunk of users, report metrics of it, and add the papers' noise to uploads."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _KINDS = {"laplace": laplace_noise, "gaussian": gaussian_noise}
 
 
 class NoisyUploads:
-    """A `ChangeSink` that hands users' changes on as whole tables with noise on every value.
+    """A `ChangeSink` that passes on users' changes as whole tables with noise on every value.
 
-    A row that a user did not touch has noise alone, and counts as touched: it is part of what the
-    user uploads.
+    A row that a user didn't touch has only noise. It counts as touched, because it is part of the
+    user's upload.
 
     Args:
-        sums: takes what comes of it.
-        tables: what item rows are at the start of the round, (n_items, ...).
-        shrinking: what untouched rows shrink by; see `fedrec.algorithms.whole_decay.shrinking`.
-        bits: where noise comes from; a stream of its own by default. Tests alone give one.
+        sums: the sink that receives the noisy tables.
+        tables: the item rows at the start of the round, (n_items, ...).
+        shrinking: the shrinking of untouched rows (see `fedrec.algorithms.whole_decay.shrinking`).
+        bits: the source of noise, by default a new stream. Only tests give one.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class NoisyUploads:
         self._bits = bits or RandomBits()
 
     def add_block(self, change: BlockChange) -> torch.Tensor:
-        """Add the users' uploads up; see `ChangeSink`."""
+        """Add the users' uploads to the sums (see `ChangeSink`)."""
         tables = self._shrunk({name: self._table(change, name) for name in change.rows})
         for name in self._noise.tensors:
             tables[name] += self._drawn(tables[name])
@@ -74,7 +74,7 @@ class NoisyUploads:
         )
 
     def _shrunk(self, rows: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the changes, in float64, those that carry noise no longer than the clip."""
+        """Return the changes in float64. Changes that carry noise are clipped in length."""
         found = {name: values.to(torch.float64) for name, values in rows.items()}
         clip = self._noise.clip
         if clip is None:
@@ -88,7 +88,7 @@ class NoisyUploads:
         """Return users' changes of a tensor as whole tables, (n_users, n_items, width)."""
         rows = change.rows[name]
         n_users, _, width = rows.shape
-        # One row more takes the places without an item.
+        # One more row takes the positions without an item.
         table = rows.new_zeros((n_users, self._n_items + 1, width))
         if change.steps is not None and name in self._shrinking:
             begun = self._tables[name].reshape(1, self._n_items, width)
@@ -105,7 +105,7 @@ class NoisyUploads:
 
 
 Fit = Callable[["Chunk", "dict[str, torch.Tensor]"], "ChunkResult"]
-"""Trains a chunk of users with their private tensors."""
+"""A function that trains a chunk of users with their private tensors."""
 
 
 def fit_of(
@@ -115,32 +115,32 @@ def fit_of(
     accelerator: Accelerator | None,
     room: Room | None = None,
 ) -> Fit:
-    """Return what trains the chunks of a round and adds their contributions to `sums`.
+    """Return the function that trains a round's chunks and adds contributions to `sums`.
 
     Args:
-        room: how many users fit a device at once; None for a processor's blocks, which have one
-            size.
+        room: the number of users that fit a device at once, or None for a processor, whose blocks
+            have one size.
     """
     if isinstance(algorithm, TrainedAlgorithm):
         if accelerator is not None and start.active.device.type == "cpu":
             fit, threads = partial(accelerator.fit, algorithm), torch.get_num_threads()
 
             def train(chunk: Chunk, private: dict[str, torch.Tensor]) -> ChunkResult:
-                # torch's own threads would only get in the way of the compiled ones.
+                # torch's own threads would slow the compiled ones down.
                 with one_thread():
                     return fit(chunk, start, private, sums, threads=threads)
 
             return train
         trainer, noise = Trainer(algorithm, start, room), algorithm.upload_noise
-        # With worker processes, too: every process draws from a source of its own.
+        # This also works with worker processes: every process draws from its own source.
         sink: ChangeSink = sums
         if noise is not None:
             tables = {**start.shared, **decaying(algorithm, start)}
             sink = NoisyUploads(sums, noise, tables, shrinking(algorithm, start))
 
         def by_the_trainer(chunk: Chunk, private: dict[str, torch.Tensor]) -> ChunkResult:
-            # A library may split a product among threads, and then bits follow their number.
-            # More threads would hardly be faster; processes are (`client.workers`).
+            # A library may split a product among threads, and then bits depend on their number.
+            # More threads would hardly be faster, but processes are (`client.workers`).
             with one_thread():
                 return trainer.train(chunk, private, sink)
 
@@ -149,7 +149,7 @@ def fit_of(
 
 
 MAXIMUM_CLIPPED = 1 << 20
-"""More clipped values of one user are not told apart."""
+"""The most clipped values of one user that are told apart."""
 
 
 def training_sums(loss: torch.Tensor, clipped: torch.Tensor) -> NDArray[np.int64]:

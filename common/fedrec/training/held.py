@@ -1,8 +1,8 @@
-"""How a block's users hold each parameter while they train: a class for each way.
+"""Hold each parameter for a block's users while they train, with one class for each way.
 
-A parameter begins in a block, is read by minibatches, changes, and is kept or handed over. Which
-class holds it follows from its scope, from whether an optimiser moves it, and from the update
-structure. B are a block's users, R their rows, M those of a minibatch.
+A parameter begins in a block, is read by minibatches, changes, and is kept or handed over. Its
+class follows from its scope, from whether an optimiser moves it, and from the update structure. B
+is the number of a block's users, R of their rows, M of the rows in a minibatch.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Tensors = dict[str, torch.Tensor]
 
 
 class BlockUsers:
-    """What all parameters of a block have in common.
+    """The values that all parameters of a block share.
 
     Args:
         private: the chunk's private tensors.
 
     Attributes:
-        item: the users' active items; a place without one has its user's first, (B, R).
-        users: positions in the chunk of the users, without places that have none.
-        members: which rows of B each user trains, (B, width); None where everybody trains all.
-        steps: how many each user has taken, float (B,).
+        item: the users' active items, (B, R). Padding repeats the user's first item.
+        users: the users' positions in the chunk, without padding.
+        members: the rows of B that each user trains, (B, width), or None if every user trains all.
+        steps: the number of steps that each user has taken, float (B,).
     """
 
     def __init__(self, of: TrainingRound, chunk: Chunk, block: Block, private: Tensors) -> None:
@@ -54,17 +54,17 @@ class BlockUsers:
             )
 
     def rows(self, name: str, index: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the version's rows, (B, R or M, ...), zeros where there is no item."""
+        """Return the version's rows, (B, R or M, ...), with zeros for padding."""
         return self.picked(self.of.tables[name], index)
 
     def picked(self, table: torch.Tensor, index: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the rows of a table of all active items, and of none behind them."""
+        """Return the rows of a table that has all active items and a row for padding."""
         item = self.block.item.view(-1)
         item = item if index is None else item.index_select(0, index)
         return table.index_select(0, item).view(len(self.item), -1, *table.shape[1:])
 
     def left(self, name: str) -> torch.Tensor | None:
-        """Return what is left of a table's untouched rows by now, (B,); None where they stay."""
+        """Return the remaining factor of a table's untouched rows, (B,), or None for no change."""
         shrunk = self.of.shrinking.get(name)
         if shrunk is None:
             return None
@@ -72,7 +72,7 @@ class BlockUsers:
 
     @cached_property
     def basis(self) -> torch.Tensor:
-        """B of every user, (B or 1, width, dim), in which rows that nobody trains are 0."""
+        """B of every user, (B or 1, width, dim), with zeros in rows that aren't trained."""
         assert self.start.basis is not None
         basis = self.start.basis.expand(len(self.item), -1, -1)
         own = self.members
@@ -80,19 +80,19 @@ class BlockUsers:
 
     @cached_property
     def fresh(self) -> torch.Tensor:
-        """Whose tables begin in this round, bool (B,)."""
+        """The users whose tables begin in this round, bool (B,)."""
         return self.of.own.fresh(self.private).index_select(0, self.block.users)
 
 
 class Held:
-    """A shared tensor or scalar, of which each of a block's users has the whole.
+    """A shared tensor or scalar. Each of a block's users has a whole copy.
 
     Attributes:
-        moves: whether an optimiser steps it; else it stays, or users send its gradient.
-        values: the users' own, (B, ...).
-        sent: the sum of its gradients, in the same shape, where users send that.
-        moments: Adam's mean and square in the phase that runs.
-        kept: its moments that go on from the last round, as `own_moments` names them.
+        moves: whether an optimiser moves it. Otherwise it stays, or users send its gradient.
+        values: the users' own values, (B, ...).
+        sent: the sum of its gradients, in the same shape, if users send that.
+        moments: Adam's mean and square in the present phase.
+        kept: its moments from the previous round, as `own_moments` names them.
     """
 
     def __init__(self, at: BlockUsers, entry: Parameter) -> None:
@@ -110,7 +110,7 @@ class Held:
         }
 
     def begin(self) -> torch.Tensor:
-        """Return what users begin with; it is theirs to write into if it moves."""
+        """Return users' first values. They may be written into if the parameter moves."""
         users, start = len(self._at.item), self._at.start
         if self.entry.scope == "scalar":
             return self._at.block.label.new_full((users,), start.scalars[self.name])
@@ -118,21 +118,21 @@ class Held:
         return found.clone() if self.moves else found
 
     def begin_phase(self, *, moments: bool) -> None:
-        """Forget what Adam knows of it; have room for moments only if the phase needs them."""
+        """Reset Adam's moments. Allocate them only if the phase needs them."""
         self.moments = (self.values, self.values)
         if moments:
             self.moments = (torch.zeros_like(self.values), torch.zeros_like(self.values))
 
     def read(self, index: torch.Tensor | None) -> torch.Tensor:
-        """Return what a minibatch reads and moves: its rows, (B, M, ...), or the whole."""
+        """Return what a minibatch reads and moves: its rows, (B, M, ...), or the whole tensor."""
         return self.values
 
     def meant(self, read: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
-        """Return what the loss sees in the place of what was read."""
+        """Return the values that the loss uses in place of those that were read."""
         return read
 
     def decaying(self) -> torch.Tensor:
-        """Return what decay is of."""
+        """Return the values that decay."""
         return self.values
 
     def add(self, gradient: torch.Tensor, factor: float, index: torch.Tensor | None) -> None:
@@ -147,28 +147,28 @@ class Held:
         return self._at.start.shared[self.name]
 
     def keep(self, private: Tensors) -> None:
-        """Write what belongs to users back into the chunk's tensors."""
+        """Write users' own values back into the chunk's tensors."""
 
 
 class Own(Held):
-    """A user's one tensor."""
+    """A private tensor of each user."""
 
     def begin(self) -> torch.Tensor:
-        """Return what each user has of it."""
+        """Return each user's present values."""
         return self._at.private[self.name].index_select(0, self._at.block.users)
 
     def keep(self, private: Tensors) -> None:
-        """Write it back if it moved, and its moments."""
+        """Write the values back if they moved, and the moments."""
         found = {**self.kept, self.name: self.values} if self.moves else self.kept
         for name, values in found.items():
             private[name].index_copy_(0, self._at.users, values[: len(self._at.users)])
 
 
 class Rows(Held):
-    """Rows of a shared table, of which users move copies."""
+    """Rows of a shared table. Users move their own copies."""
 
     def begin(self) -> torch.Tensor:
-        """Return the version's rows."""
+        """Copy the version's rows."""
         return self._at.rows(self.name)
 
     def read(self, index: torch.Tensor | None) -> torch.Tensor:
@@ -180,24 +180,24 @@ class Rows(Held):
         return rows.view(shape[0], -1, *shape[2:])
 
     def add(self, gradient: torch.Tensor, factor: float, index: torch.Tensor | None) -> None:
-        """Add the gradients of a minibatch's rows in their places."""
+        """Add the gradients of a minibatch's rows to their rows."""
         if index is None:
             super().add(gradient, factor, index)
             return
         width = math.prod(self.values.shape[2:])
         flat = gradient.reshape(-1, width)
-        # CUDA adds to one row in no fixed order. Only places without a sample come more than
-        # once in a minibatch, and what they add to the row that is nobody's is zero.
+        # CUDA adds to one row in no fixed order. Only padding occurs more than once in a minibatch,
+        # and it adds zero to the padding row.
         self._target.view(-1, width).index_add_(0, index, flat, alpha=factor)
 
     def _begun(self) -> torch.Tensor:
         return self._at.rows(self.name)
 
     def square(self, left: torch.Tensor | None) -> torch.Tensor:
-        """Return the squared norm of each user's whole table, with touched rows as they are.
+        """Return the squared norm of each user's whole table, with the present touched rows.
 
         Args:
-            left: of a table that decays as a whole, what is left of untouched rows, (B,).
+            left: the factor that remains of untouched rows of a table that decays as a whole, (B,).
         """
         block = self._at.block
         there = (block.item < len(self._at.start.active)).to(block.label.dtype)
@@ -207,21 +207,21 @@ class Rows(Held):
 
     @cached_property
     def _untouched(self) -> torch.Tensor:
-        """The squared norm of the rows that a user does not touch, as the block begins."""
-        # The last column takes the places without an item.
+        """The squared norm of the rows that a user doesn't touch, at the start of the block."""
+        # The last column takes the positions without an item.
         wider = torch.nn.functional.pad(self.row_squares(), (0, 1))
         return wider.scatter(1, self._at.block.item, 0.0).sum(1)
 
     def row_squares(self) -> torch.Tensor:
-        """Return the squared lengths of all active rows as a block begins, (B, n_active)."""
+        """Return the squared lengths of all active rows at the start of a block, (B, n_active)."""
         return self._at.of.own.squares(self.name).expand(len(self._at.item), -1)
 
 
 class StandingRows(Rows):
-    """Rows of a shared table that stays: every minibatch reads them from it."""
+    """Rows of a shared table that doesn't move. Every minibatch reads the table itself."""
 
     def begin(self) -> torch.Tensor:
-        """Return nothing of a user's own."""
+        """Return nothing, because users have no copies."""
         return self._at.of.tables[self.name][:0]
 
     def read(self, index: torch.Tensor | None) -> torch.Tensor:
@@ -234,26 +234,26 @@ class StandingRows(Rows):
 
 
 class LowRankRows(Rows):
-    """A, (B, R, width), where an update structure has the rows Q + A B stand in for Q."""
+    """A, (B, R, width), for an update structure with the rows Q + A B in place of Q."""
 
     def begin(self) -> torch.Tensor:
-        """Return zeros."""
+        """Start A at zero."""
         item, width = self._at.block.item, self._at.of.algorithm.structure.width
         return self._at.block.label.new_zeros((*item.shape, width))
 
     def meant(self, read: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
-        """Return Q + A B."""
+        """Return the rows Q + A B."""
         rows = self._at.rows(self.name, index)
         return user_product(read, self._at.basis).add_(rows)
 
     def decaying(self) -> torch.Tensor:
-        """Return (Q + A B) B^T."""
+        """Return the decay's gradient, (Q + A B) B^T."""
         begun = self._at.picked(self._at.of.decaying[self.name])
         structure = self._at.of.algorithm.structure
         return (self.values + begun) * (structure.dim / structure.width)
 
     def changed(self) -> torch.Tensor:
-        """Return A."""
+        """Return the factor A."""
         return self.values
 
 
@@ -261,7 +261,7 @@ class OwnRows(Rows):
     """Rows of each user's own table, which may begin as a copy of a shared one."""
 
     def begin(self) -> torch.Tensor:
-        """Return the users' rows, those of the version where their tables begin."""
+        """Return the users' rows, or the version's rows for tables that begin."""
         at = self._at
         values = at.private[self.name][at.block.users[:, None], at.start.active[at.item]]
         if self.entry.copies:
@@ -274,7 +274,7 @@ class OwnRows(Rows):
         return self._begins
 
     def row_squares(self) -> torch.Tensor:
-        """Return the squared lengths of all active rows as a block begins, (B, n_active)."""
+        """Return the squared lengths of all active rows at the start of a block, (B, n_active)."""
         at = self._at
         rows = row_squares(at.of.own.whole(at.private, self.name, at.block.users))
         if not self.entry.copies:
@@ -282,16 +282,17 @@ class OwnRows(Rows):
         return torch.where(at.fresh[:, None], at.of.own.squares(self.entry.copies), rows)
 
     def keep(self, private: Tensors) -> None:
-        """Write rows back, and what untouched ones have shrunk to."""
+        """Write rows back, and shrink untouched ones."""
         if self.name not in private:
             return
         at, own, table = self._at, self._at.users, private[self.name]
         left = at.left(self.name)
         if left is not None:
-            # Of what the round began with: a block that runs out of memory comes again.
+            # Use the round's first values, because a block that runs out of memory is trained
+            # again.
             begun = at.of.own.begun(at.private, self.name, own)
             table.index_copy_(0, own, begun.mul_(wide(left[: len(own)], begun)))
-        # Places without an item repeat the first one's row, so that order has no say.
+        # Padding repeats the first item's row, so the order doesn't matter.
         there = at.block.item[: len(own)] < at.chunk.n_items
         rows = self.values[: len(own)]
         rows = torch.where(wide(there, rows), rows, rows[:, :1])
@@ -299,7 +300,7 @@ class OwnRows(Rows):
 
 
 def held(at: BlockUsers, entry: Parameter) -> Held:
-    """Return how a block's users hold a parameter."""
+    """Return the object that holds a parameter for a block's users."""
     if entry.scope == "rows" and entry.name not in at.of.moved:
         return StandingRows(at, entry)
     if entry.name in at.of.low:

@@ -1,7 +1,7 @@
-"""Everything that a plan means for one party's users: initial state, contribution, next version.
+"""Apply a plan to one party's users: initial state, contribution and next version.
 
-`Learner` composes the plan's two halves and evaluation. It is used alike by client processes and by
-the in-process federation; who only applies aggregates needs the server's half alone.
+`Learner` composes the plan's two halves and evaluation. Client processes and the in-process
+federation use it alike. A party that only applies aggregates needs the server's half alone.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ from fedrec.wire.messages import RoundKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """What one party adds to a round.
+    """One party's contribution to a round.
 
     Attributes:
-        vector: the sum over the party's participating users, int64, as long as the round's layout.
-        private: the users' private parameters, to be kept if the round is published.
-        n_clipped: values that had to be clipped to the public range.
-        abstained: why these users contribute nothing to the round, although they would; else empty.
-        also: metrics segments under further protocols; they are in no vector and never travel.
-        withheld: the metrics segment of the plan's protocol where sums carry noise: it is exact,
-            so it is in no vector. None where the vector has it.
+        vector: the sum over the party's participating users, int64, with the length of the round's
+            layout.
+        private: the users' new private parameters, to keep if the round is published.
+        n_clipped: the number of values that were clipped to the public range.
+        abstained: the reason why these users contribute nothing to the round, or empty if they
+            contribute.
+        also: metrics segments under further protocols. They are in no vector and never travel.
+        withheld: the metrics segment of the plan's protocol if sums carry noise. It is exact, so no
+            vector contains it. None if the vector contains it.
     """
 
     vector: NDArray[np.int64]
@@ -53,15 +55,14 @@ class Contribution:
 
 
 class Learner:
-    """A plan, made executable: what one party's users add to a round of any kind.
+    """Compute one party's contributions to rounds of any kind under a plan.
 
     Args:
-        plan: what the federation agreed on.
-        n_items: items in the catalogue.
+        plan: the plan of the federation.
+        n_items: the number of items in the catalogue.
         device: auto, cpu, cuda or cuda:N.
-        also, measure_withheld: as `UserHalf` has them.
-        initial: returns the model that every party starts from, where one process draws it for
-            many parties.
+        also, measure_withheld: the same arguments as those of `UserHalf`.
+        initial: returns the initial model, if one process draws it for many parties.
 
     Attributes:
         server: the plan for the shared model.
@@ -99,15 +100,15 @@ class Learner:
         scratch: Path | None = None,
         workers: Workers | Executor = 1,
     ) -> Learner:
-        """Return a learner that takes what a machine's settings allow; see `Resources`."""
+        """Return a learner within the limits of a machine's settings (see `Resources`)."""
         resources = replace(Resources.of(client), scratch=scratch, workers=workers)
         return cls(plan, n_items, device=client.device, resources=resources)
 
     def warm_up(self) -> None:
-        """Compile what training compiles, so that no round waits for it.
+        """Compile the code of training, so that no round waits for it.
 
-        The first time on a machine this takes some ten seconds, then a moment: compiled code is
-        kept in the user's cache.
+        The first time on a machine, this takes about ten seconds. Later it takes a moment, because
+        compiled code is kept in the user's cache.
         """
         data = generate(n_users=4, n_items=12, n_clusters=2, interactions_per_user=4)
         users = leave_one_out(data.interactions, data.catalogue)
@@ -132,22 +133,22 @@ class Learner:
         abstains: bool = False,
         own_rows: OwnRows = None,
     ) -> Contribution:
-        """Return these users' part of a round.
+        """Return these users' contribution to a round.
 
         Args:
-            kind: "count" sums item holders, "train" trains and measures the model of the base
-                version, "evaluate" only measures, with all references.
-            number: what samples, shuffles and bases are drawn from: in a run the version's own
-                (`SharedState.number`), whatever number the round has.
-            participating: which users train, bool (n_users,); None means all. Every user is
+            kind: "count" sums item holders. "train" trains, and measures the model of the base
+                version. "evaluate" only measures, with all references.
+            number: the number from which samples, shuffles and bases are drawn. In a run, it is the
+                version's (`SharedState.number`), not the round's.
+            participating: the users that train, bool (n_users,), or None for all. Every user is
                 measured.
-            abstains: where training diverges contribute nothing but the count of those who do, so
-                that one party cannot stop the others.
-            own_rows: the only rows that the contribution may be about; see `own_rows_of`. What is
-                measured is how the users are served, with all that they hold.
+            abstains: if training diverges, contribute only the count of abstaining parties, so that
+                one party can't stop the others.
+            own_rows: the only rows that the contribution may cover (see `own_rows_of`). Metrics
+                still reflect all items that the users hold.
 
         Raises:
-            TrainingError: when values are no longer finite, or every user's loss exploded.
+            TrainingError: values are no longer finite, or every user's loss exploded.
         """
         try:
             with self.local.on_its_threads():
@@ -185,7 +186,7 @@ class Learner:
             raise SettingsError(
                 f"This client has {len(users)} users, but federation.maximum_users is "
                 f"{self.server.layout.maximum_users}.",
-                remedy="Raise federation.maximum_users; overflow bounds are proven for it.",
+                remedy="Raise federation.maximum_users, for which the overflow bounds are proven.",
             )
         changes: dict[str, NDArray[np.int64]] = {}
         counts = np.zeros(len(self.server.travelling.rows(kind, shared).index), dtype=np.int64)
@@ -225,20 +226,20 @@ class Learner:
     def counted(
         self, shared: SharedState, counts: NDArray[np.int64], private: PrivateState
     ) -> Contribution:
-        """Return the part of a count round of users whose holders are known, int64 (n_items,)."""
+        """Return the contribution of a count round from known holders, int64 (n_items,)."""
         nothing = np.zeros(len(METRIC_NAMES), dtype=np.int64)
         vector = self.server.travelling.pack("count", shared, {}, counts, nothing)
         return Contribution(vector=vector, private=private, n_clipped=0)
 
 
 class OneStep:
-    """Eight users with one minibatch each, under the default plan, by the trainer.
+    """Train eight users with one minibatch each, under the default plan, with the trainer.
 
     Args:
-        device: as `client.device` names it.
+        device: a device as in `client.device`.
 
     Attributes:
-        device_name: the device as torch knows it.
+        device_name: torch's name of the device.
     """
 
     def __init__(self, device: str) -> None:
@@ -257,7 +258,7 @@ class OneStep:
             self.device_name += f" ({torch.cuda.get_device_name(self._learner.local.device)})"
 
     def train(self) -> None:
-        """Train, and add everything up; the sums are on the processor afterwards."""
+        """Train one step, and move the sums to the processor."""
         learner = self._learner
         shared, private = (
             learner.server.initial_shared(),

@@ -1,4 +1,4 @@
-"""What a coordinator knows of its rounds' vectors: how they lie, not what is in them."""
+"""The shapes of rounds' vectors, which a coordinator knows without their contents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedrec.protection import VectorSpec
 from fedrec.wire.messages import RoundKind
 
 COUNTS = "counts"
-"""The segment of a count round's vector that says how many users hold each item."""
+"""The segment of a count round's vector with the number of holders of each item."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,14 +24,14 @@ class RoundVectors:
     """The vectors of a run.
 
     Attributes:
-        n_items: items in the catalogue.
-        largest: every round's vector fits into it; keys are planned for it.
-        counting: that of the count round.
-        trained: returns that of all other rounds by the number of rows that travel; raises
-            SettingsError where nothing can be trained with so many.
-        least: users who must hold an item for its row to travel; 0 where all rows do.
-        layouts: returns how a vector lies, by the kind of its round and the rows that travel; None
-            where that is nobody's to know.
+        n_items: the number of items in the catalogue.
+        largest: the largest vector of any round. Keys are made for it.
+        counting: the vector of the count round.
+        trained: returns the vector of all other rounds from the number of travelling rows. Raises
+            SettingsError if training isn't possible with that number.
+        least: the fewest holders of an item whose row travels, or 0 if all rows travel.
+        layouts: returns a vector's layout from the kind of its round and the travelling rows. None
+            if the layout is secret.
     """
 
     n_items: int
@@ -43,9 +43,9 @@ class RoundVectors:
 
     @classmethod
     def of(cls, plan: Plan, n_items: int) -> RoundVectors:
-        """Return the vectors of a federation of this plan."""
+        """Return the vectors of a federation with this plan."""
         exact = plan.privacy.mechanism == "none"
-        layouts = lru_cache(maxsize=4)(partial(_layout, plan, n_items))
+        layouts = lru_cache(maxsize=4)(partial(Layout.of_round, plan, n_items=n_items))
         return cls(
             n_items=n_items,
             largest=Layout.largest(plan, n_items).vector_spec,
@@ -61,21 +61,15 @@ class RoundVectors:
         return cls(n_items=n_items, largest=spec, counting=spec, trained=lambda n_rows: spec)
 
     def of_round(self, kind: RoundKind, n_rows: int) -> VectorSpec:
-        """Return the vector of a round; see `trained`."""
+        """Return the vector of a round (see `trained`)."""
         return self.counting if kind == "count" else self.trained(n_rows)
 
     def rows_of(self, counts: NDArray[np.int64]) -> ActiveRows:
-        """Return the rows that travel after a count round that anybody can read.
+        """Return the rows that travel after a count round whose sum is readable.
 
         Args:
-            counts: users who hold each item, (n_items,).
+            counts: the number of holders of each item, (n_items,).
         """
         if not self.least:
             return ActiveRows.whole(self.n_items)
         return ActiveRows.counted(counts, self.least)
-
-
-def _layout(plan: Plan, n_items: int, kind: RoundKind, n_rows: int) -> Layout:
-    if kind == "count":
-        return Layout.counting(plan, n_items)
-    return Layout.of(plan, n_rows, n_items)

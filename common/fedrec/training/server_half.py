@@ -1,4 +1,4 @@
-"""What a plan means for the shared model alone: its versions, and vectors that travel."""
+"""Apply a plan to the shared model: its versions, and the vectors that travel."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from fedrec.wire.messages import RoundKind
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sums:
-    """What a vector says, addressed by items of the catalogue.
+    """The contents of a vector, by items of the catalogue.
 
     Attributes:
-        changes: the tensors by name, in grid steps; those per item have n_items rows.
+        changes: the tensors by name, in grid steps. Those per item have n_items rows.
         counts: int64 (n_items,).
         metrics: the metrics segment.
     """
@@ -36,11 +36,11 @@ class Sums:
 
 
 class Travelling:
-    """The vectors of a run's rounds, over the rows that each of them covers.
+    """The vectors of a run's rounds, over the rows that each round covers.
 
     Args:
-        plan: what the federation agreed on.
-        n_items: items in the catalogue.
+        plan: the plan of the federation.
+        n_items: the number of items in the catalogue.
     """
 
     def __init__(self, plan: Plan, n_items: int) -> None:
@@ -60,10 +60,10 @@ class Travelling:
         return self._known[1]
 
     def layout(self, kind: RoundKind, shared: SharedState) -> Layout:
-        """Return how a round's vector lies.
+        """Return the layout of a round's vector.
 
         Raises:
-            SettingsError: the algorithm cannot work with so many rows.
+            SettingsError: the algorithm can't work with this number of rows.
         """
         if kind == "count":
             return self._counting
@@ -73,10 +73,10 @@ class Travelling:
         return self._layout
 
     def check(self, shared: SharedState) -> None:
-        """Refuse a version from which nothing can be trained.
+        """Refuse a version from which training isn't possible.
 
         Raises:
-            SettingsError: no item has enough holders, or more have than the algorithm can take.
+            SettingsError: no item has enough holders, or too many have for the algorithm.
         """
         self.rows("train", shared).check(self._plan)
         self.layout("train", shared)
@@ -90,10 +90,10 @@ class Travelling:
         most_users: int,
         n_clients: int,
     ) -> None:
-        """Refuse the sum of a round that no honest clients add up to; see `bounds.SumTerms`.
+        """Refuse a round's sum that honest clients can't add up to (see `bounds.SumTerms`).
 
         Raises:
-            SumOutOfBounds: naming what leaves its bounds.
+            SumOutOfBounds: a part is out of bounds. The error names it.
         """
         layout = self.layout(kind, shared)
         pairs = (tensor.name for tensor in layout.tensors if tensor.counted_by == HOLDER_PAIRS)
@@ -121,11 +121,11 @@ class Travelling:
         counts: NDArray[np.int64],
         metrics: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Return the vector of a party's sums.
+        """Return a party's sums as a vector.
 
         Args:
-            changes: the tensors by name, in grid steps; those per item have n_active rows.
-            counts: users of each active item, int64 (n_active,).
+            changes: the tensors by name, in grid steps. Those per item have n_active rows.
+            counts: the number of users of each active item, int64 (n_active,).
             metrics: the metrics segment.
         """
         rows, layout = self.rows(kind, shared), self.layout(kind, shared)
@@ -139,7 +139,7 @@ class Travelling:
     def counts(
         self, kind: RoundKind, shared: SharedState, vector: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return the counts of a sum for the active items, int64 (n_active,)."""
+        """Return the counts in a sum for the active items, int64 (n_active,)."""
         rows, layout = self.rows(kind, shared), self.layout(kind, shared)
         return vector[layout.count_slice][: len(rows.index)]
 
@@ -150,10 +150,10 @@ class Travelling:
         vector: NDArray[np.int64],
         kept: NDArray[np.bool_],
     ) -> NDArray[np.int64]:
-        """Return a sum in which other items' rows are zero, and what divides them.
+        """Return a sum with zeros in the rows of other items, and in their divisors.
 
         Args:
-            kept: which items of the catalogue keep their rows, bool (n_items,).
+            kept: the items of the catalogue that keep their rows, bool (n_items,).
         """
         rows, layout, found = self.rows(kind, shared), self.layout(kind, shared), vector.copy()
         lost = np.ones(rows.n_rows, dtype=np.bool_)
@@ -166,7 +166,7 @@ class Travelling:
                 values[lost] = 0
             elif tensor.counted_by == HOLDER_PAIRS:
                 for part, lower, upper in pairs_of(len(shared.kept[tensor.name]), len(values)):
-                    # Pairs behind the last item's are zero.
+                    # Pairs after those of the last item are zero.
                     known = upper < len(lost)
                     values[part][lost[lower * known] | lost[upper * known]] = 0
         return found
@@ -174,9 +174,11 @@ class Travelling:
     def change(
         self, kind: RoundKind, shared: SharedState, vector: NDArray[np.int64]
     ) -> dict[str, NDArray[np.float64]]:
-        """Return the summed tensors by name, as real numbers; those per item for the active ones.
+        """Return the summed tensors by name, as real numbers.
 
-        What stands in rows behind them belongs to no item.
+        Those per item cover the active items.
+
+        Values in rows after them belong to no item.
         """
         rows, layout = self.rows(kind, shared), self.layout(kind, shared)
         sent, found = layout.changes_of(vector), {}
@@ -188,7 +190,7 @@ class Travelling:
         return found
 
     def unpack(self, kind: RoundKind, shared: SharedState, vector: NDArray[np.int64]) -> Sums:
-        """Return what a vector, or a sum of such vectors, says of the catalogue."""
+        """Return the contents of a vector, or of a sum of vectors, by items of the catalogue."""
         rows, layout = self.rows(kind, shared), self.layout(kind, shared)
         per_item = {tensor.name for tensor in layout.tensors if tensor.per_item}
         changes = {
@@ -200,50 +202,49 @@ class Travelling:
 
 
 def shape_problem(plan: Plan, n_items: int, shared: SharedState) -> str:
-    """Return what is wrong with a state of a catalogue of so many items, or nothing.
+    """Return what is wrong with a state for a catalogue of this size, or an empty text.
 
-    Pairs of items grow with the rounds: any number up to all pairs of active items is right.
+    Pairs of items grow with the rounds, so any number up to all pairs of active items is valid.
     """
     if shared.holders is not None and shared.holders.shape != (n_items,):
-        return f"has item counts of the shape {shared.holders.shape}, expected ({n_items},)"
+        return f"has item counts of the shape {shared.holders.shape}, but ({n_items},) was expected"
     algorithm = algorithm_of(plan, n_items)
     if shared.recounted is not None and algorithm.counts_rows:
-        return "has two item counts, expected one"
+        return "has two item counts, but one was expected"
     rows = ActiveRows.of(plan, n_items, shared.holders)
     if shared.rest is not None and (
         rows.is_whole or not np.array_equal(shared.rest.index, rows.index)
     ):
-        return "has other rows apart than those of the items that enough users hold"
+        return "has separate rows for other items than those with enough holders"
     tables = set() if shared.rest is None else set(shared.rest.tables or ())
     if shared.rest is not None and tables != set(algorithm.row_tables):
-        return f"has rows of {sorted(tables)} apart, expected {sorted(algorithm.row_tables)}"
+        return f"has separate rows of {sorted(tables)}, not of {sorted(algorithm.row_tables)}"
     declared = {
         entry.name: entry.whole_shape(n_items=n_items, n_users=0)
         for entry in algorithm.parameters
         if not entry.private and not entry.published
     }
     if set(shared.tensors) != set(declared):
-        return f"has the tensors {sorted(shared.tensors)}, expected {sorted(declared)}"
+        return f"has the tensors {sorted(shared.tensors)}, but {sorted(declared)} were expected"
     most = {entry.name: entry.most for entry in algorithm_of(plan, len(rows.index)).parameters}
     for name, expected in declared.items():
         found = shared.tensors[name].shape
         grows = bool(most[name]) and len(found) == 1 and found <= most[name]
         if found != expected and not grows:
-            return f"has {name} of the shape {found}, expected {expected} of {n_items} items"
+            return f"has {name} of the shape {found}, not {expected} for {n_items} items"
     return ""
 
 
 class ServerHalf:
-    """A plan's shared model for a catalogue of `n_items` items.
+    """Compute a plan's shared model for a catalogue of `n_items` items.
 
     Args:
-        plan: what the federation agreed on.
+        plan: the plan of the federation.
         n_items: items in the catalogue.
-        initial: returns the model that every party starts from, where one process draws it for
-            many parties.
+        initial: returns the initial model, if one process draws it for many parties.
 
     Attributes:
-        layout: of a round of all items; which rows a round's vector covers `travelling` knows.
+        layout: the layout of a round of all items. `travelling` gives the rows of a round's vector.
     """
 
     def __init__(
@@ -261,17 +262,17 @@ class ServerHalf:
         return self._initial()
 
     def active_items(self, shared: SharedState) -> NDArray[np.int64]:
-        """Return the rows of items that enough users hold (all, before they were counted)."""
+        """Return the rows of items with enough holders, or all rows before the count round."""
         return self.travelling.rows("train", shared).index
 
     def apply(
         self, kind: RoundKind, number: int, shared: SharedState, aggregate: NDArray[np.int64]
     ) -> SharedState:
-        """Return the model after a published round: pure numpy, the same bits everywhere."""
+        """Return the model after a published round. Pure numpy: the same bits everywhere."""
         mechanism = self.layout.mechanism
         counts = self.travelling.counts(kind, shared, aggregate)
         if mechanism is not None:
-            # Nobody counts holders: noise covers rare items, so all of them take part.
+            # Holders aren't counted: noise covers rare items, so all of them take part.
             counts = np.full(self.n_items, max(1, self.plan.federation.minimum_item_users))
         if kind == "count":
             return self.apart(shared.counted(counts.copy()))
@@ -281,7 +282,7 @@ class ServerHalf:
             counts = self._counted(shared, aggregate)
         change = self.travelling.change(kind, shared, aggregate)
         if mechanism is not None:
-            # One fixed number divides everything: how many took part is nobody's to know.
+            # One fixed number divides everything, because the number of participants is secret.
             change = {name: values / mechanism.divisor for name, values in change.items()}
             for tensor in self.layout.tensors:
                 if not tensor.signed:
@@ -290,9 +291,9 @@ class ServerHalf:
         return self.moved(number, shared, change, counts)
 
     def _counted(self, shared: SharedState, aggregate: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the last count's users of the active items, 0 of those that too few hold now.
+        """Return the last user counts of the active items, with 0 for items with too few users now.
 
-        Nobody holds anything where nobody trained: every client of the round abstained.
+        All counts are 0 if every client of the round abstained.
         """
         active = self.active_items(shared)
         if shared.last_counted is None or not self.metrics(aggregate).participants:
@@ -307,13 +308,13 @@ class ServerHalf:
         change: dict[str, NDArray[np.float64]],
         counts: NDArray[np.int64],
     ) -> SharedState:
-        """Return what a training round leads to."""
+        """Return the shared model after a training round."""
         shared = self.apart(shared)
         moved = self.algorithm.apply(shared.part(), change, counts, number)
         return replace(shared.with_part(moved), trained=shared.trained + 1)
 
     def apart(self, shared: SharedState) -> SharedState:
-        """Return the same version with the rows of active items apart from the others."""
+        """Return the same version with the rows of active items stored separately."""
         return self.travelling.rows("train", shared).apart(shared, self.algorithm.row_tables)
 
     def metrics(self, aggregate: NDArray[np.int64]) -> MetricSums:

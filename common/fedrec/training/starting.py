@@ -1,4 +1,4 @@
-"""Whether a federation of these users can start: what a simulation refuses, and `fedrec check`."""
+"""Check whether a federation of these users can start, for simulations and `fedrec check`."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ def check_start(
     *,
     holders: NDArray[np.int64] | None = None,
 ) -> None:
-    """Refuse a federation that has all of these users and no others, where it could not train.
+    """Refuse a federation of exactly these users if it couldn't train.
 
     Args:
-        users: everybody in the federation.
-        n_items: size of the catalogue.
-        also: protocols to measure under besides the plan's.
-        holders: users of each item as its count round finds them, (n_items,); by default all.
+        users: all users of the federation.
+        n_items: the size of the catalogue.
+        also: further protocols to measure under.
+        holders: the number of holders of each item in the count round, (n_items,). By default, all
+            are counted.
 
     Raises:
-        SettingsError: the plan has no room for so many users, or the algorithm for so many items.
+        SettingsError: the plan has no room for this number of users, or the algorithm for this
+            number of items.
         DataError: the data set is too small.
     """
     if len(users) > plan.federation.maximum_users:
         raise SettingsError(
             f"The data has {len(users)} users, but federation.maximum_users is "
             f"{plan.federation.maximum_users}.",
-            remedy="Raise federation.maximum_users; overflow bounds are proven for it.",
+            remedy="Raise federation.maximum_users, for which the overflow bounds are proven.",
         )
     check_data(plan, users, n_items, also)
     if holders is None:
-        # The count round of a federation comes to the same holders.
+        # The federation's count round finds the same holders.
         holders = np.bincount(users.train_items, minlength=n_items).astype(np.int64)
     rows = ActiveRows.of(plan, n_items, holders)
     rows.check(plan)
@@ -51,28 +53,28 @@ def check_start(
 
 
 def check_data(plan: Plan, users: UserSplit, n_items: int, also: Sequence[Protocol] = ()) -> None:
-    """Refuse data with which nothing could be trained or measured; name every reason.
+    """Refuse data on which nothing could be trained or measured, with every reason.
 
     Args:
-        users: everybody in the federation.
-        n_items: size of the catalogue.
-        also: protocols to measure under besides the plan's.
+        users: all users of the federation.
+        n_items: the size of the catalogue.
+        also: further protocols to measure under.
 
     Raises:
         DataError: the data set is too small.
     """
     problems, remedies = [], []
-    # Under noise nobody counts holders, and every row is trained.
+    # Under noise, holders aren't counted, and every row is trained.
     fewest = plan.federation.minimum_item_users if plan.privacy.mechanism == "none" else 1
     most = int(np.bincount(users.train_items, minlength=1).max())
     if most < fewest:
         problems.append(
-            f"no item is held by {fewest} users (federation.minimum_item_users), the most common "
-            f"one by {most}, so that no row would be trained"
+            f"no item is held by {fewest} users (federation.minimum_item_users), and the most "
+            f"common one by {most}, so no row would be trained"
         )
         remedies.append(f"lower federation.minimum_item_users to {max(1, most)} or less")
     if not (users.test_items >= 0).any():
-        problems.append("no user has 3 interactions, so that nothing is held out to measure with")
+        problems.append("no user has 3 interactions, so nothing is held out to measure with")
         remedies.append("give users with longer histories")
     drawing = [found for found in (plan.evaluation.protocol, *also) if found != "full"]
     if drawing and n_items <= N_CANDIDATES:
@@ -84,5 +86,5 @@ def check_data(plan: Plan, users: UserSplit, n_items: int, also: Sequence[Protoc
     if problems:
         raise DataError(
             f"The data set is too small: {'; '.join(problems)}.",
-            remedy=f"{'; '.join(remedies).capitalize()}; or give more data.",
+            remedy=f"{', '.join(remedies).capitalize()}, or give more data.",
         )

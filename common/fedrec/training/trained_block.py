@@ -1,6 +1,6 @@
-"""A block of users while they train: minibatches, gradients, steps, and what came of them.
+"""Train a block of users: minibatches, gradients, steps and the resulting changes.
 
-See `fedrec.training.trainer`, whose letters these are; `fedrec.training.held` has the parameters.
+The letters are those of `fedrec.training.trainer`. `fedrec.training.held` has the parameters.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Minibatch:
     """A minibatch of each user of a block.
 
     Attributes:
-        phase: its name.
-        number: how many of the phase came before.
-        index: its rows, counted through the block; None for all.
-        live: 1 for users who still train, (B,).
+        phase: the name of its phase.
+        number: the number of minibatches of the phase before this one.
+        index: its rows, numbered through the block, or None for all.
+        live: 1 for users that still train, (B,).
     """
 
     phase: str
@@ -46,7 +46,7 @@ class Minibatch:
 
 
 class TrainedBlock:
-    """A block's users while they train.
+    """Train one block's users.
 
     Args:
         private: the chunk's private tensors.
@@ -66,7 +66,7 @@ class TrainedBlock:
     # The loop.
 
     def run(self) -> torch.Tensor:
-        """Train; return the mean loss of each user over all its samples, (B,)."""
+        """Train, and return the mean loss of each user over all its samples, (B,)."""
         block = self._block
         live = block.label.new_ones(len(block.users))
         total, epoch = torch.zeros_like(live), 0
@@ -95,7 +95,7 @@ class TrainedBlock:
                     last, mean = mean, since / (within + 1)
                     if within:
                         live = live * ((mean - last).abs() >= phase.tolerance * last.abs())
-        # A block's memory is what it needs while it trains or hands over, whichever is more.
+        # A block needs the memory of training or of handing over, whichever is larger.
         self._begin(None)
         self._loss = total / epoch
         return self._loss
@@ -108,7 +108,7 @@ class TrainedBlock:
             own.begin_phase(moments=name in moments)
 
     def _measure(self) -> None:
-        """Make the constants of an epoch that begins."""
+        """Compute the constants of a new epoch."""
         self._constants = self._algorithm.per_epoch(self._square)
 
     def _square(self, name: str) -> torch.Tensor:
@@ -118,7 +118,7 @@ class TrainedBlock:
         return rows.square(self._at.left(name))
 
     def _take(self, phase: Phase, at: Minibatch) -> torch.Tensor:
-        """Take a minibatch's steps; return the loss before them, (B,)."""
+        """Do the steps of a minibatch, and return the loss before them, (B,)."""
         losses = []
         for step in phase.steps:
             loss, gradients = self._gradients(step, at)
@@ -129,7 +129,7 @@ class TrainedBlock:
         return losses[0]
 
     def _move(self, by: Optimiser, own: Held, gradient: torch.Tensor, at: Minibatch) -> None:
-        """Take one optimiser's step of one parameter in place."""
+        """Do one optimiser step for one parameter in place."""
         if isinstance(by, Gradient):
             own.add(gradient, 1.0, at.index)
             return
@@ -152,7 +152,7 @@ class TrainedBlock:
     def _gradients(
         self, step: tuple[Optimiser, ...], at: Minibatch
     ) -> tuple[torch.Tensor, Tensors]:
-        """Return the loss (B,) and the gradients that a step's optimisers ask for."""
+        """Return the loss (B,) and the gradients that a step's optimisers need."""
         read = {name: own.read(at.index) for name, own in self._held.items()}
         names = [name for optimiser in step for name in optimiser.rates]
         loss, gradients = self._differentiate(read, names, at)
@@ -171,13 +171,13 @@ class TrainedBlock:
         return loss, gradients
 
     def _again(self, read: Tensors, at: Minibatch, there: Mapping[str, torch.Tensor]) -> Tensors:
-        """Return the gradients at other values of some parameters."""
+        """Compute the gradients at other values of some parameters."""
         return self._differentiate(read | dict(there), there, at)[1]
 
     def _differentiate(
         self, read: Tensors, names: Iterable[str], at: Minibatch
     ) -> tuple[torch.Tensor, Tensors]:
-        """Return the loss (B,) and its gradients at what was read."""
+        """Return the loss (B,) and its gradients at the values that were read."""
         algorithm, batch = self._algorithm, at.batch
         moved = {name: read[name].detach().requires_grad_() for name in names}
         with torch.enable_grad():
@@ -194,13 +194,13 @@ class TrainedBlock:
                 beside = torch.dot(joint, at.live)
             else:
                 whole = whole + joint
-            # Each loss has its own gradient, times whether the user is live. As an argument of
-            # `grad` the latter would make torch import sympy: 50 MiB and a second a process.
+            # Each loss has its own gradient, times whether the user is live. Passing that factor to
+            # `grad` would make torch import sympy, which takes 50 MiB and a second in each process.
             total = torch.dot(whole, at.live)
         leaves = list(moved.values())
         if beside is None:
             return loss.detach(), dict(zip(moved, torch.autograd.grad(total, leaves), strict=True))
-        # The joint gradient is multiplied with what will divide it.
+        # The joint gradient is multiplied by its later divisor.
         found = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
         apart = torch.autograd.grad(beside, leaves, allow_unused=True, materialize_grads=True)
         return loss.detach(), {
@@ -208,14 +208,14 @@ class TrainedBlock:
             for name, own, other in zip(moved, found, apart, strict=True)
         }
 
-    # What came of it.
+    # The results.
 
     def change(self, samples: torch.Tensor, private: Tensors) -> BlockChange:
         """Return the users' changes of shared parameters.
 
         Args:
-            samples: training items of the chunk's users, int64.
-            private: the chunk's private tensors as `keep` left them.
+            samples: the training items of the chunk's users, int64.
+            private: the chunk's private tensors after `keep`.
         """
         of, algorithm, at = self._of, self._algorithm, self._at
         own, compression = slice(self._block.n_users), algorithm.compression
@@ -280,10 +280,10 @@ class TrainedBlock:
             private[kept][self._at.users[:, None], self._of.start.active] = scores
 
     def _scores(self, private: Tensors) -> torch.Tensor:
-        """Return the users' scores of all active items with the rows that they trained.
+        """Return the users' scores of all active items, with the rows that they trained.
 
         Args:
-            private: the chunk's private tensors with the users' own rows as they trained them.
+            private: the chunk's private tensors with the users' own trained rows.
         """
         self._measure()
         n_users, of, algorithm = self._block.n_users, self._of, self._algorithm
@@ -305,6 +305,6 @@ class TrainedBlock:
             if isinstance(own, Rows)
         }
         trained = algorithm.score(algorithm.seen(Values(others | rows)))
-        # The last column takes the places without an item.
+        # The last column takes the positions without an item.
         wider = torch.cat([everything, everything[:, :1]], dim=1)
         return wider.scatter(1, self._block.item, trained)[:n_users, :-1]

@@ -1,11 +1,11 @@
-"""Local training, for every algorithm and device: users in blocks, fewer where there is no room.
+"""Train locally for every algorithm and device, in blocks of users that fit the memory.
 
-How many users a block may have on a device is counted, not guessed: a block's minibatch is trained
-on torch's meta device, whose tensors have shapes and no values, and every tensor that is alive at
-once is counted, those that autograd saves included. So the count holds for any algorithm, and
-follows every change of the trainer. It takes some hundredths of a second for each size of users.
-What it cannot see is what libraries take for themselves: the work space of matrix products and
-decompositions, and gaps between allocations.
+The number of users in a block on a device is counted, not guessed. A block's minibatch is trained
+on torch's meta device, whose tensors have shapes but no values. All tensors that are alive at once
+are counted, including those that autograd saves. The count therefore holds for any algorithm and
+follows every change of the trainer. It takes some hundredths of a second for each size of users. It
+misses the memory of libraries: the work space of matrix products and decompositions, and gaps
+between allocations.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ if TYPE_CHECKING:
 Tensors = dict[str, torch.Tensor]
 
 _REMEDY = (
-    "Lower client.device_memory_mib if private tables take the room, free memory of the device "
-    '(`nvidia-smi` shows who has it), lower algorithm.batch_size, or set client.device = "cpu".'
+    "Lower client.device_memory_mib if private tables use the memory, free the device's memory "
+    '(see `nvidia-smi`), lower algorithm.batch_size, or set client.device = "cpu".'
 )
 
 
 def in_halves(
     chunk: Chunk, private: Tensors, train: Callable[[Chunk, Tensors], ChunkResult]
 ) -> ChunkResult:
-    """Train a chunk whose samples do not fit as two chunks.
+    """Train a chunk whose samples don't fit as two chunks.
 
-    Nothing of it has been added to any sum; a user's samples are the same in any chunk.
+    None of its changes were added to a sum yet, and a user's samples are the same in any chunk.
 
     Raises:
-        SettingsError: when it has no more users than one block.
+        SettingsError: the chunk has no more users than one block.
     """
     if chunk.n_users <= BLOCK_USERS:
         raise SettingsError(
-            f"The samples of {chunk.n_users} users do not fit the memory of "
-            f"{chunk.user_index.device}, and fewer are not trained at once.",
+            f"The samples of {chunk.n_users} users don't fit the memory of "
+            f"{chunk.user_index.device}, and a chunk has no fewer users.",
             remedy=_REMEDY,
         )
     _give_back(chunk.user_index.device)
@@ -85,16 +85,16 @@ def in_halves(
 
 
 def smaller(block_users: int, size: BlockSize, chunk: Chunk, problem: str) -> int:
-    """Return half as many users of a block, a multiple of eight.
+    """Return half as many users for a block, as a multiple of eight.
 
     Raises:
-        SettingsError: when there were eight.
+        SettingsError: there were only eight.
     """
     device = chunk.user_index.device
     if block_users <= BLOCK_USERS:
         raise SettingsError(
             f"A block of {block_users} users, each with {size.n_rows} item rows and minibatches of "
-            f"{size.n_steps} x {size.batch_size} samples, does not fit the memory of {device}: "
+            f"{size.n_steps} x {size.batch_size} samples, doesn't fit the memory of {device}: "
             f"{problem}",
             remedy=_REMEDY,
         )
@@ -103,19 +103,20 @@ def smaller(block_users: int, size: BlockSize, chunk: Chunk, problem: str) -> in
 
 
 def _give_back(device: torch.device) -> None:
-    """Let torch's allocator forget its cached pieces, which may be too small for the next try."""
+    """Free torch's cached memory, whose pieces may be too small for the next try."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 class Trainer:
-    """Trains chunks of users in one round of an algorithm.
+    """Train chunks of users in one round of an algorithm.
 
     Args:
-        algorithm: what is trained.
-        start: what all users start from; its tensors decide device and floating-point type.
-        room: how many users' blocks fit the device; None for blocks of 8, to which a processor's
-            results belong.
+        algorithm: the algorithm to train.
+        start: the model that all users start from. Its tensors decide the device and the
+            floating-point type.
+        room: the number of users whose blocks fit the device. None for blocks of 8, which a
+            processor's results depend on.
     """
 
     def __init__(
@@ -129,8 +130,8 @@ class Trainer:
         """Train a chunk's users and hand their changes over.
 
         Args:
-            private: the users' private tensors, first axis n_users. On a processor they are written
-                into; on a device they are left as they are.
+            private: the users' private tensors, with n_users as the first axis. They are changed on
+                a processor, and unchanged on a device.
         """
         try:
             samples, kept = self._prepared(chunk, private)
@@ -144,7 +145,7 @@ class Trainer:
             loss=held.new_zeros(len(held), dtype=self._start.dtype),
             clipped=torch.zeros_like(held),
         )
-        # Lengths are on the host; nothing else of the loop is.
+        # Lengths are on the host. Nothing else of the loop is.
         for size, members in buckets_of(
             samples,
             batch_size=self._algorithm.batch_size,
@@ -168,8 +169,8 @@ class Trainer:
     def _prepared(self, chunk: Chunk, private: Tensors) -> tuple[Samples, Tensors]:
         """Return a chunk's samples, and the tensors that training writes.
 
-        On a processor those are the caller's. On a device they are copies: a block that does not
-        fit there comes again.
+        On a processor, these are the caller's. On a device they are copies, because a block that
+        doesn't fit is trained again.
         """
         algorithm = self._algorithm
         samples = draw_samples(
@@ -200,9 +201,9 @@ class Trainer:
         sums: ChangeSink,
         found: ChunkResult,
     ) -> tuple[int, str]:
-        """Train users of one size; return how many came through, and why no more.
+        """Train users of one size. Return the number that finished, and the reason for stopping.
 
-        What memory a block took is given back by leaving here, its error included.
+        Returning from this function frees a block's memory, including that of its error.
         """
         n_done = 0
         try:
@@ -226,17 +227,17 @@ class Trainer:
     def train_block(
         self, chunk: Chunk, block: Block, private: Tensors, sums: ChangeSink, found: ChunkResult
     ) -> None:
-        """Train a block's users and note what came of it; nothing is read from the device.
+        """Train a block's users and record the results, without reading from the device.
 
         Args:
-            found: takes losses, clipped values and what of `private` training writes.
+            found: receives losses, clipped values and the parts of `private` that training writes.
         """
         trained = TrainedBlock(self._round, chunk, block, private)
         own = block.users[: block.n_users]
         loss = trained.run()[: block.n_users]
         held = chunk.sizes
-        # Who runs out of memory here writes all of this once more, the same values; the sums come
-        # last, and take a block as a whole or not at all.
+        # After running out of memory, the retry writes the same values again. The sums come last,
+        # and take a block as a whole or not at all.
         trained.keep(found.private)
         change = trained.change(held, found.private)
         found.loss[own] = loss
@@ -244,12 +245,12 @@ class Trainer:
 
     @property
     def epochs(self) -> int:
-        """Passes over a user's samples, over all phases."""
+        """The number of passes over a user's samples, over all phases."""
         return sum(phase.epochs for phase in self._round.phases)
 
     @property
     def gathers(self) -> bool:
-        """Whether a step is over its minibatch's rows only, and not over all of a user's."""
+        """Whether a step covers only its minibatch's rows instead of all of a user's."""
         return not any(
             isinstance(each, Adam) or each.decay or (isinstance(each, Sgd) and each.noise)
             for each in self._round.optimisers
@@ -257,12 +258,12 @@ class Trainer:
 
     @property
     def together(self) -> int:
-        """As in `BlockSize`."""
+        """The same value as in `BlockSize`."""
         algorithm = self._algorithm
         return 1 + algorithm.negatives_per_positive if algorithm.sums_minibatches else 0
 
     def shortened(self) -> Trainer:
-        """Return a trainer whose phases have one epoch each: it takes the same memory at once."""
+        """Return a trainer with one epoch per phase, which has the same peak memory."""
         found = copy(self)
         found._round = copy(self._round)
         found._round.phases = tuple(replace(phase, epochs=1) for phase in self._round.phases)
@@ -271,25 +272,24 @@ class Trainer:
 
 _META = torch.device("meta")
 _STEPS_COUNTED = 2
-"""Steps are alike, but the first one finds nothing left of the one before."""
+"""Steps are alike, except that the first one has no memory of an earlier step."""
 
 
 class BlockRoom:
-    """How many users' blocks fit some memory, in any round over the same items.
+    """Count the users whose blocks fit some memory, in any round over the same items.
 
     Args:
-        n_bytes: what blocks may take; the tables that all users start from and the sums are
-            taken off it.
+        n_bytes: the memory for blocks. The tables of the model and the sums are subtracted from it.
 
     Attributes:
-        n_items: active items.
+        n_items: the number of active items.
     """
 
     def __init__(
         self, algorithm: TrainedAlgorithm, start: RoundStart, sums: RoundSums, n_bytes: int
     ) -> None:
         shared = sum(values.nbytes for values in start.shared.values())
-        # The trainer's tables are the shared ones with a row more.
+        # The trainer's tables are the shared ones with one more row.
         self._n_bytes = n_bytes - 2 * shared - sums.n_bytes
         self._algorithm, self._sums = algorithm, sums.shapes()
         self._start = _without_values(start)
@@ -297,10 +297,10 @@ class BlockRoom:
         self.n_items = len(start.active)
 
     def users(self, size: BlockSize, n_users: int) -> int:
-        """Return the most users of a block, a multiple of eight; eight where not even those fit.
+        """Return the most users of a block, a multiple of eight. The result is at least eight.
 
         Args:
-            n_users: how many there are; more than those need not be counted out.
+            n_users: the number of users. More than those need not be counted.
         """
         known = self._users.get(size)
         if known is not None:
@@ -314,7 +314,7 @@ class BlockRoom:
         return found
 
     def shrink(self, size: BlockSize, users: int) -> None:
-        """Note that no more users than these fit, so that no later block has to find out."""
+        """Record that no more users than these fit, so that later blocks needn't find out again."""
         for other, known in self._users.items():
             if _is_within(size, other):
                 self._users[other] = min(known, users)
@@ -322,11 +322,11 @@ class BlockRoom:
 
 
 def _is_within(size: BlockSize, other: BlockSize) -> bool:
-    """Return whether blocks of one size take no more memory than those of another."""
+    """Return True if blocks of one size use at most the memory of those of another."""
     return (
         size.n_rows <= other.n_rows
         and size.n_steps <= other.n_steps
-        # A single step is over all rows.
+        # A single step covers all rows.
         and (size.n_steps == 1) == (other.n_steps == 1)
     )
 
@@ -343,10 +343,10 @@ def _without_values(start: RoundStart) -> RoundStart:
 def block_bytes(
     algorithm: TrainedAlgorithm, start: RoundStart, sums: RoundSums, size: BlockSize, n_users: int
 ) -> int:
-    """Return the most bytes of tensors that are alive at once while a block is trained.
+    """Return the peak bytes of tensors while a block is trained.
 
-    From the drawing of its minibatches to the sums; the users' samples and private tables, which
-    are their chunk's, are not among them.
+    The count runs from the drawing of its minibatches to the sums. It leaves out the users' samples
+    and private tables, which belong to their chunk.
     """
     there = _without_values(start)
     n_items = len(start.active)
@@ -376,7 +376,7 @@ def block_bytes(
             block_users=n_users,
             together=False,
         ):
-            # The steps left out are alive in `block`, as all steps' tables are.
+            # The skipped steps are alive in `block`, as are all steps' tables.
             short = replace(block, share=block.share[:_STEPS_COUNTED])
             trainer.train_block(chunk, short, private, counted, found)
     return int(live.peak)
@@ -412,7 +412,7 @@ def _users_of(size: BlockSize, n_users: int, n_items: int) -> tuple[Chunk, Sampl
 
 
 class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own gap
-    """Counts the memory of what is made, for as long as somebody holds it.
+    """Count the memory of new tensors while they are referenced.
 
     Attributes:
         peak: the most bytes at any moment.
@@ -427,7 +427,10 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Run an operation and count what it made; views and writes in place make nothing."""
+        """Run an operation and count the memory it allocates.
+
+        Views and writes in place allocate none.
+        """
         given = {} if kwargs is None else kwargs
         result = func(*args, **given)
         taken = {id(storage) for storage in _storages([args, given])}
@@ -443,7 +446,7 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
             del self._alive[key]
             self._now -= size
 
-        # torch keeps one Python object for a storage as long as the storage lives.
+        # torch keeps one Python object for a storage while the storage lives.
         self._alive[key] = weakref.ref(storage, forget)
         self._now += size
         self.peak = max(self.peak, self._now)

@@ -1,7 +1,7 @@
-"""What all blocks of a round have in common: parameters, phases, steps, and tables as wholes.
+"""The parts that all blocks of a round share: parameters, phases, steps and whole tables.
 
-Optimisers' steps are for many users at once, each as if it had one of its own: B users; `live` is 1
-for those who still train, (B,).
+An optimiser's step covers B users at once, as if each had its own optimiser. `live` is 1 for users
+that still train, (B,).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def step_adam(
     age: int,
     live: torch.Tensor,
 ) -> None:
-    """Take one step in place; `age` counts it."""
+    """Take one step in place, with `age` as the number of steps."""
     mean, square = moments
     mean.lerp_(gradient, 1.0 - MEAN_KEPT)
     square.mul_(SQUARE_KEPT).addcmul_(gradient, gradient, value=1.0 - SQUARE_KEPT)
@@ -54,10 +54,10 @@ def step_kept_adam(
     rate: float,
     live: torch.Tensor,
 ) -> None:
-    """Take one step in place, by moments that go on from each user's last round.
+    """Take one step in place, with moments that continue from each user's last round.
 
     Args:
-        moments: as `own_moments` names them; those of users who stopped stay as they are.
+        moments: the moments, as `own_moments` names them. Those of users that stopped don't change.
     """
     mean, square, mean_weight, square_weight = moments
     one = torch.ones_like(live)
@@ -73,11 +73,11 @@ def step_kept_adam(
 
 
 class OwnTables:
-    """Users' own item tables as wholes, some of which begin as copies of shared ones.
+    """Users' own whole item tables, some of which begin as copies of shared ones.
 
     Attributes:
-        copied: by own table, the shared one that it begins as.
-        flag: name of the private number that says who has copies already; empty where every round
+        copied: the shared table that each own table begins as.
+        flag: the name of the private number that marks users with copies, or empty if every round
             begins with new ones.
     """
 
@@ -95,18 +95,19 @@ class OwnTables:
         return self._squares[name]
 
     def fresh(self, private: Tensors) -> torch.Tensor:
-        """Return which users' tables begin in this round, bool (n_users,)."""
+        """Return the users whose tables begin in this round, bool (n_users,)."""
         if self.flag:
             return private[self.flag] == 0
         own = private[next(iter(self.copied))]
         return own.new_ones(len(own), dtype=torch.bool)
 
     def begin(self, private: Tensors) -> None:
-        """Write into the tables of users who begin in this round what these begin as."""
+        """Write the first values into the tables of users that begin in this round."""
         for name in self.copied:
             self._begin(private, name)
         if self.flag:
-            # Blocks still ask who begins: a new tensor, and not these users' own one.
+            # Blocks still ask which users begin, so make a new tensor instead of changing the
+            # users' own.
             private[self.flag] = torch.ones_like(private[self.flag])
 
     def _begin(self, private: Tensors, name: str) -> None:
@@ -118,7 +119,7 @@ class OwnTables:
             own[:, active] = torch.where(fresh, table, own[:, active])
 
     def begun(self, private: Tensors, name: str, users: torch.Tensor) -> torch.Tensor:
-        """Return a copy of some users' tables as they begin the round."""
+        """Return a copy of some users' tables as at the start of the round."""
         own = {each: private[each].index_select(0, users) for each in (name, self.flag) if each}
         if name in self.copied:
             self._begin(own, name)
@@ -134,14 +135,14 @@ class OwnTables:
         """Return every active item's position for each user, and rows in that order.
 
         Args:
-            item: active positions of the rows that were touched, n_active where there is none.
-            rows: changes of those; others did not change.
+            item: the active positions of the touched rows, or n_active for padding.
+            rows: the changes of those rows. Others didn't change.
         """
         n_users, n_active = len(item), len(self._start.active)
         everything = torch.arange(n_active, device=item.device).expand(n_users, -1)
         found = {}
         for name, values in rows.items():
-            # The last row takes the places without an item.
+            # The last row takes the positions without an item.
             whole = values.new_zeros((n_users, n_active + 1, values.shape[2]))
             where = item[:, :, None].expand_as(values)
             found[name] = whole.scatter(1, where, values)[:, :-1]
@@ -154,25 +155,26 @@ def row_squares(rows: torch.Tensor) -> torch.Tensor:
 
 
 class TrainingRound:
-    """What all blocks of a round have in common.
+    """The values that all blocks of a round share.
 
     Attributes:
-        parameters: what the algorithm declares, by name, but for what `apply` alone reads.
-        is_rows: names of those that have a row for each item.
-        phases: how training goes.
-        optimisers: those of all phases.
-        moved: names of the parameters that some optimiser moves, or takes the gradient of.
-        gradients_of: names of those that stay, and whose gradient users send.
-        moments: by name of a parameter, what Adam keeps of it between rounds.
-        tables: shared rows by name, with one row more, of zeros, for the places of a block's
-            tables that have no item.
-        low: names of the rows for which an update structure stands in.
-        sent: by moved parameter, the shared tensor that its change is summed for.
-        apart: rows whose gradients are divided by their own samples, the joint term's apart.
-        own: users' tables as wholes.
-        shrinking: by table that decays as a whole, what its untouched rows change by.
-        decaying: what of each shared table decays, with one row of zeros more, as in `tables`: its
-            rows, or the coordinates of those for which A stands in.
+        parameters: the algorithm's parameters by name, without those that only `apply` reads.
+        is_rows: the names of the parameters with a row for each item.
+        phases: the phases of training.
+        optimisers: the optimisers of all phases.
+        moved: the names of the parameters that an optimiser moves, or whose gradient it takes.
+        gradients_of: the names of the parameters that don't move, and whose gradient users send.
+        moments: the moments that Adam keeps between rounds, by parameter.
+        tables: the shared rows by name, with one more row of zeros for the padding of a block's
+            tables.
+        low: the names of the rows that an update structure replaces.
+        sent: the shared tensor to which each moved parameter's change is added.
+        apart: the rows whose gradients are divided by their own samples, except for the joint
+            term's.
+        own: the users' whole tables.
+        shrinking: the change of untouched rows, by table that decays as a whole.
+        decaying: the part of each shared table that decays, with one more row of zeros, as in
+            `tables`. It is the table's rows, or the coordinates of rows that A replaces.
     """
 
     def __init__(self, algorithm: TrainedAlgorithm, start: RoundStart) -> None:
@@ -222,7 +224,7 @@ class TrainingRound:
         self._bits = RandomBits()
 
     def noise(self, like: torch.Tensor, deviation: float) -> torch.Tensor:
-        """Return Gaussian noise of a tensor's shape, type and device, made on the processor."""
+        """Return Gaussian noise of a tensor's shape, type and device, drawn on the processor."""
         if like.device.type == "meta":
             return torch.empty_like(like)
         drawn = torch.from_numpy(gaussian_noise(deviation, like.numel(), self._bits))
@@ -230,5 +232,5 @@ class TrainingRound:
 
     @property
     def written(self) -> set[str]:
-        """Names of the parameters that training changes, private moments among them."""
+        """The names of the parameters that training changes, including private moments."""
         return self.moved.union(*self.moments.values())

@@ -1,6 +1,6 @@
-"""What a plan means for one party's users: their tables, memory and scores, and a round's training.
+"""Apply a plan to one party's users: their tables, memory, scores and training.
 
-Measuring (`evaluator`) stands on it; `Learner` composes them.
+Measuring (`evaluator`) builds on it. `Learner` composes the two.
 """
 
 from __future__ import annotations
@@ -36,26 +36,29 @@ from fedrec.training.server_half import ServerHalf
 from fedrec.training.trainer import BlockRoom
 
 BYTES_PER_SCORE = 32
-"""What a user's score of an item takes while users are ranked: scores, their source and masks, and
-those of the block before, as long as somebody looks at it."""
+"""The memory for one user's score of an item during ranking: scores, their source and masks, and
+those of the block before, while they are in use."""
 
 _PARTS_OF_INITIAL_TABLES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What training may take of this machine.
+    """The resources of this machine that training may use.
 
     Attributes:
-        memory_mib: memory that a chunk of users may take while it trains on a processor; private
-            tables that take more lie in files.
-        threads: CPU threads, 0 for as many as torch has.
-        scratch: folder for files, private tables in its `blocks`; None for temporary ones.
-        table_bytes: private tables that take more lie in files; 0 for all of `memory_mib`.
-        workers: processes that train, or the executor that learners share. Their owner closes it.
-        device_memory_mib: memory of a CUDA device that training may take; 0 for a share of what
-            is free there.
-        beside: learners of this process that keep tables on the device, this one included.
+        memory_mib: the memory for a chunk of users in training on a processor. Larger private
+            tables are kept in files.
+        threads: the number of CPU threads, or 0 for torch's own number.
+        scratch: the folder for files, with private tables in its `blocks`, or None for temporary
+            files.
+        table_bytes: the memory for private tables. Larger ones are kept in files. 0 for all of
+            `memory_mib`.
+        workers: the number of processes, or the executor that learners share. Its owner closes it.
+        device_memory_mib: the memory of a CUDA device for training, or 0 for a share of its free
+            memory.
+        `beside`: the number of learners in this process that keep tables on the device, including
+            this one.
     """
 
     memory_mib: int = 2048
@@ -68,7 +71,7 @@ class Resources:
 
     @classmethod
     def of(cls, client: ClientSettings) -> Resources:
-        """Return what a machine's settings allow, but for workers and files."""
+        """Return the limits of a machine's settings, except for workers and files."""
         return cls(
             memory_mib=client.memory_mib,
             threads=client.threads,
@@ -77,22 +80,21 @@ class Resources:
 
 
 class UserHalf:
-    """A plan for one party's users.
+    """Apply a plan to one party's users.
 
     Args:
         server: the same plan for the shared model.
         device: auto, cpu, cuda or cuda:N.
-        also: protocols to measure under besides the plan's, where one process holds everybody.
-        measure_withheld: measure also what is not released, where one process holds everybody.
+        also: further protocols to measure under, if one process has all users.
+        measure_withheld: also measure metrics that aren't released, if one process has all users.
 
     Attributes:
-        executor: what trains.
-        protocols: under which the model is measured, the plan's first.
-        measures: whether it is measured at all.
-        device_bytes: memory of the device that training may take; 0 on a processor. Half of it is
-            for blocks of users while they train, with what all of them start from; three eighths
-            are for the samples and private rows of their chunk, an eighth is for private tables
-            that stay there.
+        executor: the executor of training.
+        protocols: the protocols to measure under, the plan's first.
+        measures: whether the model is measured at all.
+        device_bytes: the memory of the device for training, or 0 on a processor. Half of it is for
+            blocks of users in training, with the model. Three eighths are for the samples and
+            private rows of their chunk, and one eighth for private tables that stay there.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class UserHalf:
         share = self.device_bytes // 8 // resources.beside if self.device_bytes else None
         self.on_device = DeviceTables(self.device, share)
         self._block_room: BlockRoom | None = None
-        # One for measuring and one for training, where a client's own floor sets them apart.
+        # One for measuring and one for training, if a client's own floor makes them differ.
         self._cohorts: dict[bool, tuple[UserSplit, SharedState, OwnRows, Cohort]] = {}
         self._fresh: dict[bool, tuple[SharedState, UserSplit, OwnRows, PrivateState]] = {}
         workers = resources.workers
@@ -128,7 +130,7 @@ class UserHalf:
         )
 
     def on_its_threads(self) -> AbstractContextManager[None]:
-        """Let torch compute on the threads of this learner, which no other one inherits."""
+        """Let torch compute on this learner's threads, without affecting other learners."""
         return on_threads(self._threads)
 
     def close(self) -> None:
@@ -136,7 +138,7 @@ class UserHalf:
         self.executor.close()
 
     def initial_private(self, users: UserSplit) -> PrivateState:
-        """Return private parameters of users who have never trained."""
+        """Return private parameters of users that have never trained."""
         keys = users.user_keys()
         widths = self._algorithm.private_widths
         if self.room.is_enough_for(len(keys), widths):
@@ -151,7 +153,7 @@ class UserHalf:
         return PrivateState.of({name: table.finish() for name, table in tables.items()})
 
     def sums_shape(self, shared: SharedState) -> SumsShape:
-        """Return what the sums of a round are of that starts from a version."""
+        """Return the shape of the sums of a round that starts from a version."""
         mechanism = self.server.layout.mechanism
         return SumsShape(
             tensors=self.server.travelling.layout("train", shared).tensors,
@@ -167,7 +169,7 @@ class UserHalf:
     def chunks(
         self, cohort: Cohort, participating: NDArray[np.bool_] | None = None
     ) -> Iterator[Chunk]:
-        """Yield the users who train, in chunks that fit the memory that training may take."""
+        """Yield the users that train, in chunks that fit the memory for training."""
         return cohort.chunks(
             participating=participating,
             steps=self._algorithm.steps,
@@ -178,11 +180,11 @@ class UserHalf:
 
     @property
     def chunk_bytes(self) -> int:
-        """Memory that a chunk's samples, private rows or scores may take where they are."""
+        """The memory for a chunk's samples, private rows or scores, on their device."""
         return 3 * self.device_bytes // 8 if self.device_bytes else self.memory_bytes
 
     def block_room(self, start: RoundStart, sums: RoundSums) -> BlockRoom | None:
-        """Return how many users train on the device at once; None on a processor."""
+        """Return how many users train on the device at once, or None on a processor."""
         if not self.device_bytes or not isinstance(self._algorithm, TrainedAlgorithm):
             return None
         room = self._block_room
@@ -198,18 +200,18 @@ class UserHalf:
         private: PrivateState,
         own_rows: OwnRows = None,
     ) -> PrivateState:
-        """Return private parameters that belong to this version; see `Algorithm.refresh`.
+        """Return private parameters that belong to this version (see `Algorithm.refresh`).
 
         Args:
-            own_rows: that they may follow from.
+            own_rows: the rows that they may depend on.
 
         Raises:
-            TrainingError: a user's parameters do not follow from this version.
+            TrainingError: a user's parameters can't be computed from this version.
         """
         if not self._algorithm.refreshes:
             return private
         if isinstance(self._algorithm, TrainedAlgorithm):
-            # Scores of all items with what was trained: no row that is left out is in them.
+            # These score all items from trained rows, and contain no row that is left out.
             own_rows = None
         known = self._fresh.get(own_rows is None)
         if known is not None and known[0] is shared and known[1] is users and known[2] is own_rows:
@@ -224,8 +226,8 @@ class UserHalf:
         fresh = tables.finish()
         if not tables.finite:
             raise TrainingError(
-                f"The private parameters of {len(users)} users cannot be solved: a system is "
-                "singular, or a value of the published model is not finite.",
+                f"The private parameters of {len(users)} users cannot be solved. A system is "
+                "singular, or a value of the published model isn't finite.",
                 remedy=self._algorithm.about.divergence_remedy,
             )
         self._fresh[own_rows is None] = (shared, users, own_rows, fresh)
@@ -235,9 +237,9 @@ class UserHalf:
         """Return the users' training tables for the active items, made once.
 
         Args:
-            own_rows: that the users' sums may be about. An algorithm that trains works on these
-                rows alone, so that none of the others is drawn as a negative or shrinks; one whose
-                sums couple all rows works on all, as if nobody held an item of the others.
+            own_rows: the rows that the users' sums may cover. An algorithm that trains uses only
+                these rows, so no other row is drawn as a negative or shrinks. An algorithm whose
+                sums couple all rows uses all of them, as if the other items had no holders.
         """
         counted = shared.last_counted
         found = self._cohorts.get(own_rows is None)
@@ -252,7 +254,7 @@ class UserHalf:
         elif own_rows is not None:
             scarce = ~own_rows[active]
         if shared.recounted is not None and not self._algorithm.counts_rows:
-            # Their rows would be about fewer than an opened row may be about.
+            # Their rows would cover fewer users than an opened row may cover.
             few = shared.recounted[active] < self.server.plan.federation.minimum_item_users
             scarce = few if scarce is None else few | scarce
         cohort = Cohort(
@@ -269,7 +271,7 @@ class UserHalf:
     def score_blocks(
         self, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> Iterator[tuple[NDArray[np.int64], torch.Tensor]]:
-        """Yield (user positions, scores over the whole catalogue), -inf where inactive."""
+        """Yield (user positions, scores over the whole catalogue), with -inf for inactive items."""
         active = torch.from_numpy(self.server.active_items(shared)).to(self.device)
         for rows, found in self.active_scores(
             shared, users, private, n_columns=self.server.n_items
@@ -289,7 +291,8 @@ class UserHalf:
         """Yield (user positions, scores of the active items, float32 (n_rows, n_active)).
 
         Args:
-            n_columns: scores of a user that have to fit into memory; the active ones by default.
+            n_columns: the number of a user's scores that must fit into memory, by default the
+                active ones.
         """
         private = self.refreshed(shared, users, private)
         cohort = self.cohort(shared, users)
@@ -297,7 +300,7 @@ class UserHalf:
         n_columns = n_columns or len(cohort.active)
         widths = private.widths()
         wanted = {name: widths[name] for name in self._algorithm.scoring if name in widths}
-        # A user's own rows as they are read, as they are taken to the device, and a copy in work.
+        # A user's own rows when they are read, when they move to the device, and a working copy.
         per_user = BYTES_PER_SCORE * max(n_columns, 1) + 3 * table_bytes(1, wanted)
         at_once = max(16, self.chunk_bytes // per_user)
         for begin in range(0, len(users), at_once):
@@ -320,8 +323,8 @@ class UserHalf:
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the n best item rows for a user, best first, and their scores.
 
-        A user whose history stands in for a vector is answered from all of it, the held-out
-        items included.
+        If a user's vector is computed from its history, the whole history is used, including
+        held-out items.
         """
         rows = np.array([user_index])
         whole = users.select(rows).whole()
@@ -340,14 +343,14 @@ _N_TRAINING = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalRound:
-    """What training left behind.
+    """The result of local training.
 
     Attributes:
-        changes: the update's tensors by name, summed over the users who trained, in grid steps;
-            those per item have a row for each active one.
-        counts: users who touched each active item, int64 (n_active,).
+        changes: the update's tensors by name, summed over the trained users, in grid steps. Those
+            per item have a row for each active item.
+        counts: the number of users that touched each active item, int64 (n_active,).
         private: the users' new private parameters.
-        metrics: a metrics segment with what training adds to it, int64 (len(METRIC_NAMES),).
+        metrics: the metrics segment with the values from training, int64 (len(METRIC_NAMES),).
     """
 
     changes: dict[str, NDArray[np.int64]]
@@ -365,14 +368,14 @@ def train_locally(
     participating: NDArray[np.bool_] | None = None,
     own_rows: OwnRows = None,
 ) -> LocalRound:
-    """Train the participating users, all of them by default, bool (n_users,).
+    """Train the participating users, bool (n_users,), by default all.
 
     Args:
-        number: what everything that is drawn is drawn from; see `SharedState.number`.
-        own_rows: that the sums may be about; the others' are zero.
+        number: the number from which everything is drawn (see `SharedState.number`).
+        own_rows: the rows that the sums may cover. Others are zero.
 
     Raises:
-        TrainingError: when values are no longer finite, or every user's loss exploded.
+        TrainingError: values are no longer finite, or every user's loss exploded.
     """
     cohort = half.cohort(shared, users, own_rows)
     private = half.refreshed(shared, users, private, own_rows)
@@ -421,7 +424,7 @@ def train_locally(
     }
     counts = np.zeros(len(cohort.active), dtype=np.int64)
     if half.server.layout.mechanism is not None:
-        # Clipped is who was shortened as a whole.
+        # Clipped users are those whose change was shortened as a whole.
         metrics[3] = sums.n_shrunk
     else:
         counts = sums.counts.cpu().numpy()
@@ -445,7 +448,7 @@ def train_locally(
 
 
 def _among(rows: NDArray[np.int64], place: NDArray[np.int64], n_rows: int) -> NDArray[np.int64]:
-    """Return rows at their places among all active ones, the others zero."""
+    """Return rows at their positions among all active ones, with zeros for the others."""
     found = np.zeros((n_rows, *rows.shape[1:]), dtype=rows.dtype)
     found[place] = rows
     return found
@@ -458,14 +461,15 @@ def _scored_at_home(
     chunks: Iterator[Chunk],
     trained: PrivateState,
 ) -> PrivateState:
-    """Return users' tables with their scores of items that they trained no row of.
+    """Return users' tables with their scores of items whose rows they didn't train.
 
-    Nothing of these items leaves the client, but its users may be recommended them: with the
-    published row and all that a user trained, as any other item that a user did not touch.
+    No data about these items leaves the client, but its users may get them as recommendations. The
+    published row is used with all that a user trained, as for any other item that a user didn't
+    touch.
 
     Args:
-        left_out: rows of these items in the catalogue, ascending.
-        chunks: the users who trained.
+        left_out: the rows of these items in the catalogue, ascending.
+        chunks: the users that trained.
     """
     algorithm = half.server.algorithm
     assert isinstance(algorithm, TrainedAlgorithm)

@@ -1,4 +1,4 @@
-"""Update structures: each has one line in `UPDATES`."""
+"""Update structures. Each has one line in `UPDATES`."""
 
 from fedrec.updates.colr import CoLR, SCoLR
 from fedrec.updates.compressed import SVD, Compressed, TopK

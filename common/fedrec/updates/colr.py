@@ -1,27 +1,28 @@
-"""CoLR: low-rank updates within a subspace that is drawn anew in every round; and SCoLR.
+"""CoLR: low-rank updates within a subspace that is drawn anew in every round. Also SCoLR.
 
-"Towards Efficient Communication and Secure Federated Recommendation System via Low-rank
-Training" (CoLR), sections 4.1-4.2; the scaled orthonormal B and the sqrt(r/d) gradient factor
-follow the released code, which the paper's N(0, 1/r) entries only approximate (same E[B^T B]).
-At rank = dim the basis is orthonormal and CoLR equals FedMF exactly.
+"Towards Efficient Communication and Secure Federated Recommendation System via Low-rank Training"
+(CoLR), sections 4.1-4.2. The scaled orthonormal B and the sqrt(r/d) gradient factor follow the
+released code, which the paper's N(0, 1/r) entries only approximate (same E[B^T B]). At rank = dim
+the basis is orthonormal and CoLR equals FedMF exactly.
 
-SCoLR is CoLR whose users train only some rows of B, as many as each of them can afford (section 4.4
-and Algorithm 2; no code was released). r = `update.rank` is the global rank. In each round a user
-draws r_u, uniform on 1..r, and a set S_u of r_u rows of B, uniform over all such sets:
-q_i = Q_i + A_i B[S_u], everything else as in CoLR. B keeps its scale sqrt(d / r) and the gradient
-of A its factor sqrt(r / d) whatever r_u is, so that r_u = r for everybody is CoLR.
+SCoLR is CoLR whose users each train only the number of rows of B that they can afford (section 4.4
+and Algorithm 2, without released code). r = `update.rank` is the global rank. In each round a user
+draws r_u, uniform on 1..r, and a set S_u of r_u rows of B, uniform over all such sets. Then q_i =
+Q_i + A_i B[S_u], and all else is as in CoLR. B keeps its scale sqrt(d / r) and the gradient of A
+its factor sqrt(r / d) for any r_u, so r_u = r for all users is CoLR.
 
-The vector that travels is n_items x r for everybody, zero outside S_u: protected sums need equal
-lengths, and a length would tell r_u.
+The vector that travels is n_items x r for all users, zero outside S_u: protected sums need equal
+lengths, and a length would reveal r_u.
 
-The paper leaves the divisor open. `update.normaliser` is "item", the number of users who touched
-the item, as in CoLR (rows that a user left out count as zeros, so that a step is (r + 1) / 2r of
-CoLR's on average), or "entry", the number of users who touched the item and trained the row.
+The paper leaves the divisor open. `update.normaliser` is "item" or "entry". "item" is the number of
+users that touched the item, as in CoLR. Rows that a user omitted then count as zeros, so a step is
+(r + 1) / 2r of CoLR's on average. "entry" is the number of users that touched the item and trained
+the row.
 
-The paper draws r_u for each user independently; so does `update.subset` = "user", and sums do not
-depend on how users are grouped into clients. With "client" all users of a client share one S,
-which a silo could send without its zeros; a federation of few clients then skips rows of B in
-some rounds, and a simulation by one party has one S for everybody.
+The paper draws r_u for each user independently. So does `update.subset` = "user", and sums do not
+depend on how users are grouped into clients. With "client", all users of a client share one S,
+which a silo could send without its zeros. A federation of few clients then skips rows of B in some
+rounds, and a simulation by one party has one S for all users.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class CoLR(UpdateStructure):
         if settings.rank <= dim:
             return ""
         return (
-            f"update.rank is {settings.rank}, but algorithm.dim is {dim}; a rank is at most dim. "
+            f"update.rank is {settings.rank}, but algorithm.dim is {dim}. A rank is at most dim. "
             f'Lower update.rank to {dim} or less, or set update.structure = "dense".'
         )
 
@@ -77,13 +78,13 @@ class CoLR(UpdateStructure):
         return rows * float(np.sqrt(self.dim / self.rank))
 
     def paper_numbers(self, n_items: int) -> PaperNumbers:
-        """Return n_items x rank both ways; B comes from a seed."""
+        """Return n_items x rank both ways. B comes from a seed."""
         size = n_items * self.rank
         return PaperNumbers(upload=size, download=size, payload=size)
 
 
 class SCoLR(CoLR):
-    """CoLR at rank r, in which every user trains r_u rows of B; see the module's docstring."""
+    """CoLR at rank r, in which every user trains r_u rows of B. See the module's docstring."""
 
     name: ClassVar[str] = "scolr"
 
@@ -94,13 +95,13 @@ class SCoLR(CoLR):
 
     @staticmethod
     def warnings(settings: UpdateSettings) -> list[str]:
-        """Say what `subset` = "client" costs."""
+        """Warn about the cost of `subset` = "client"."""
         if settings.subset == "user":
             return []
         return [
-            'update.subset = "client": all users of a client share one subset of B, so that '
-            "results depend on how users are grouped into clients; with one client there is one "
-            "subset for everybody."
+            'update.subset = "client": all users of a client share one subset of B, so results '
+            "depend on how users are grouped into clients. With one client, there is one subset "
+            "for all users."
         ]
 
     def members(

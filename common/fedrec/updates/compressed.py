@@ -1,23 +1,22 @@
-"""Compression after training: full rows are trained, and what is sent is made smaller.
+"""Compression after training: full rows are trained, and the update is made smaller.
 
-As the CoLR paper's baselines do it (section 5.2), both ways: a user's change is compressed before
-it is clipped, rounded and summed; the mean change is compressed again by every party that applies
-it, so that everybody goes on from the same Q. Nothing is carried over to the next round.
+As in the CoLR paper's baselines (section 5.2), both ways: a user's change is compressed before it
+is clipped, rounded and summed. Every party that applies the mean change compresses it again, so all
+parties continue from the same Q. Nothing is carried over to the next round.
 
-`update.compress` = "user" is the papers' (where a client is a user); sums do not depend on how
-users are grouped. With "client" a silo compresses the sum of its users' changes: what is lost
-depends on who is in which silo.
+`update.compress` = "user" is the papers' choice (where a client is a user), and sums do not depend
+on how users are grouped. With "client", a silo compresses the sum of its users' changes, and the
+loss depends on the grouping.
 
-SVD keeps the nearest matrix of rank r to a change of the item table: A = U S V^T, of which the
-r = `update.rank` largest triples are kept. U_r S_r V_r^T is A V_r V_r^T, and V comes from the
-eigenvectors of the small matrix A^T A (dim x dim), so that no decomposition ever is as large as the
-catalogue.
+SVD keeps the nearest matrix of rank r to a change of the item table: A = U S V^T, of which the r =
+`update.rank` largest triples are kept. U_r S_r V_r^T is A V_r V_r^T, with V from the eigenvectors
+of the small matrix A^T A (dim x dim). No decomposition is as large as the catalogue.
 
 Top-K keeps the k = ceil(ratio x n_items x dim) values of the largest magnitude over the flattened
-table; of equal ones those with the lowest index. The paper's clients send (index, value) pairs,
-which name the items that a user touched; here the zeros travel too, so that the vector has one
-length and, protected, says nothing. `update.indices` = "clear" is the paper's: k ciphertexts whose
-indices anybody reads (`fedrec.protection.packing`).
+table. Among equal ones it keeps those with the lowest index. The paper's clients send (index,
+value) pairs, which name the items that a user touched. Here the zeros travel too, so the vector has
+a fixed length and, when protected, reveals nothing. `update.indices` = "clear" is the paper's
+choice: k ciphertexts with public indices (`fedrec.protection.packing`).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Compressed(Dense):
     """A dense update that is compressed.
 
     Attributes:
-        by: whose change is compressed before it is sent, a user's or a client's.
+        by: whether a user's or a client's change is compressed before it is sent.
     """
 
     def __init__(self, settings: UpdateSettings, dim: int) -> None:
@@ -53,42 +52,42 @@ class Compressed(Dense):
 
     @staticmethod
     def warnings(settings: UpdateSettings) -> list[str]:
-        """Say what compression does not save, and what `compress` = "client" costs."""
+        """Warn that compression saves no bytes, and about the cost of `compress` = "client"."""
         found = [
             f'update.structure = "{settings.structure}" compresses what is learned, not what is '
             'sent: the vector is as long as under "dense". Use "colr" for smaller messages.'
         ]
         if settings.compress == "client":
             found.append(
-                'update.compress = "client": each client compresses the sum of its users\' '
-                "changes, so that results depend on how users are grouped into clients."
+                'update.compress = "client": each client compresses the sum of its '
+                "users' changes, so results depend on how users are grouped into clients."
             )
         return found
 
     @abstractmethod
     def compress(self, change: NDArray[np.float64], n_items: int) -> NDArray[np.float64]:
-        """Return what is left of a change, the same bits on every machine.
+        """Return a compressed change, the same bits on every machine.
 
         Args:
-            change: the rows of active items (n_active, dim); those of others are zero.
+            change: the rows of active items (n_active, dim). Other rows are zero.
             n_items: rows of the whole table.
         """
 
     @abstractmethod
     def compress_each(self, rows: torch.Tensor, n_items: int) -> torch.Tensor:
-        """Return what is left of users' changes, each on its own.
+        """Return users' compressed changes, each computed independently.
 
         A user's result does not depend on the others.
 
         Args:
-            rows: float32 (n_users, n_rows, dim), the rows that a user touched in ascending order
-                of items, zeros behind them.
+            rows: float32 (n_users, n_rows, dim), the rows that a user touched in ascending order of
+                items, followed by zeros.
             n_items: rows of the whole table.
         """
 
 
 _ROWS, _COLUMNS, _USERS = 64, 8, 8
-"""Products have these sizes, whatever a user has: rows, columns, and users of a block."""
+"""Products have these sizes for every user: rows, columns, and users of a block."""
 
 
 class SVD(Compressed):
@@ -118,7 +117,7 @@ class SVD(Compressed):
         from fedrec.tensor_products import batched_product
 
         n_users, n_rows, dim = rows.shape
-        # In blocks of rows, so that the rows of zeros behind a user's own change no bit of it.
+        # In blocks of rows, so the rows of zeros after a user's own change no bit of it.
         size = (n_users, _padded(n_rows, _ROWS), _padded(dim, _COLUMNS))
         tables = rows.new_zeros(size, dtype=torch.float64)
         tables[:n_users, :n_rows, :dim] = rows
@@ -126,7 +125,7 @@ class SVD(Compressed):
         gram = tables.new_zeros((size[0], size[2], size[2]))
         for block in blocks:
             gram += batched_product(block.transpose(1, 2), block, at_once=_USERS)
-        # Training that diverged is told of by the sums; the decomposition would not return.
+        # The sums report training that diverged. The decomposition would not return.
         finite = torch.isfinite(gram).all(2).all(1)[:, None, None]
         vectors = torch.linalg.eigh(torch.where(finite, gram, 0.0)).eigenvectors
         vectors[:, :, : vectors.shape[2] - self.rank] = 0.0
@@ -135,7 +134,7 @@ class SVD(Compressed):
         return torch.where(finite, kept, torch.nan)[:n_users, :n_rows, :dim].to(rows.dtype)
 
     def paper_numbers(self, n_items: int) -> PaperNumbers:
-        """Return rank x n_items both ways, as the paper's times do; U, S and V are more."""
+        """Return rank x n_items both ways, as the paper's times imply. U, S and V are more."""
         size = self.rank * n_items
         payload = self.rank * (n_items + self.dim + 1)
         return PaperNumbers(upload=size, download=size, payload=payload)
@@ -154,22 +153,22 @@ class TopK(Compressed):
     name: ClassVar[str] = "topk"
     clear_indices: ClassVar[str] = "the index of every kept value, which names the user's items"
     in_numpy: ClassVar[bool] = True
-    """Whether a processor selects in numpy; tests of what devices do set it to False."""
+    """Whether a processor selects in numpy. Tests of the device code set it to False."""
 
     def __init__(self, settings: UpdateSettings, dim: int) -> None:
         super().__init__(settings, dim)
-        # 1/3 is meant by 0.3333333333333333, and 0.1 by the float above it.
+        # 0.3333333333333333 means 1/3, and 0.1 means the float above it.
         self.ratio = Fraction(settings.ratio).limit_denominator(_LARGEST_DENOMINATOR)
         self.states_indices = settings.indices == "clear"
 
     @staticmethod
     def warnings(settings: UpdateSettings) -> list[str]:
-        """Say what compression does not save where zeros travel along."""
+        """Warn that compression does not save bytes while zeros travel."""
         found = Compressed.warnings(settings)
         return found if settings.indices == "hidden" else found[1:]
 
     def entries(self, n_items: int) -> int:
-        """Return k where indices are clear."""
+        """Return k if indices are clear."""
         return self.n_kept(n_items * self.dim) if self.states_indices else 0
 
     def n_kept(self, n_values: int) -> int:
@@ -208,7 +207,7 @@ class TopK(Compressed):
 def _largest(values: NDArray[Any], kept: int) -> NDArray[Any]:
     """Return the values with all but the `kept` largest magnitudes, of more than those, zero."""
     size = np.abs(values).reshape(-1)
-    # Values that are not numbers sort last, and stay: the sums tell of them.
+    # NaN sorts last and stays, so the sums can report it.
     least = np.partition(size, size.size - kept)[size.size - kept]
     keep = ~(size <= least)
     ties = np.nonzero(size == least)[0]

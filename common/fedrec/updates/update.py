@@ -1,9 +1,9 @@
-"""The update structure: what is trained and sent in place of a full item table, or all of it.
+"""The update structure: what is trained and sent in place of a full item table.
 
-What the CoLR paper counts as the size of a message, and how long its link takes for it: Table 2 of
-the paper multiplies numbers of 4 bytes with rounds and divides by the speeds of one link. Nothing
-of it is what this package sends: that is the whole vector of an update, counts and metrics
-included, under its protection (`fedrec check` prints both).
+It also has the CoLR paper's size of a message and the time of its link. Table 2 of the paper
+multiplies numbers of 4 bytes by rounds and divides by the speeds of one link. fedrec sends more
+than that: the whole vector of an update, with counts and metrics, under its protection (`fedrec
+check` prints both).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class PaperNumbers:
     """Numbers in a message of one client and one round, in the clear.
 
     Attributes:
-        upload: numbers that the paper counts upwards; a mean where clients differ.
+        upload: numbers that the paper counts upwards. A mean if clients differ.
         download: numbers that it counts downwards.
-        payload: numbers of an upload that a receiver could decode; masks and seeds left out.
+        payload: numbers of an upload that a receiver could decode, without masks and seeds.
     """
 
     upload: int
@@ -54,14 +54,14 @@ class PaperNumbers:
 
 
 class UpdateStructure(ABC):
-    """Width, basis and merging of an update; pure numpy, the same bits on every machine.
+    """Width, basis and merging of an update, in pure numpy: the same bits on every machine.
 
     Attributes:
-        counts_entries: whether every value of A is divided by the users who trained just it, in
-            place of those who touched its item.
-        clear_indices: what the structure's paper sends in the clear beside the values, and says
-            what a user touched; empty where there is nothing of the kind. It travels here only
-            where `update.indices` says so.
+        counts_entries: whether every value of A is divided by the users that trained this value,
+            and not by those that touched its item.
+        clear_indices: data that the structure's paper sends in the clear with the values and that
+            reveal the rows that a user touched. Empty if there are none. Here they travel only if
+            `update.indices` is "clear".
     """
 
     name: ClassVar[str]
@@ -81,7 +81,7 @@ class UpdateStructure(ABC):
 
     @staticmethod
     def warnings(settings: UpdateSettings) -> list[str]:
-        """Return what somebody who trusts these settings should know."""
+        """Return the warnings about these settings."""
         return []
 
     @property
@@ -91,25 +91,25 @@ class UpdateStructure(ABC):
 
     @property
     def gradient_scale(self) -> float:
-        """What A's steps are multiplied with: sqrt(width / dim), 1 where B is the identity."""
+        """The factor of A's steps: sqrt(width / dim), or 1 if B is the identity."""
         return math.sqrt(self.width / self.dim)
 
     @abstractmethod
     def basis(self, seed: int, round_id: int) -> NDArray[np.float64] | None:
-        """Return B (width x dim) of a round, or None where it is the identity.
+        """Return B (width x dim) of a round, or None if it is the identity.
 
-        B B^T = (dim / width) I always holds; trainers rely on it.
+        B B^T = (dim / width) I always holds, and trainers rely on it.
         """
 
     def members(
         self, seed: int, round_id: int, user_keys: torch.Tensor, party_key: int
     ) -> torch.Tensor | None:
-        """Return which rows of B each user trains in a round, 1 or 0, or None for all of them.
+        """Return the rows of B that each user trains in a round, as 1 or 0, or None for all.
 
         Args:
-            user_keys: the users' identities for random streams, int64 (n_users,), on the device
-                on which the result is wanted.
-            party_key: the same of the party that they belong to.
+            user_keys: the users' identities for random streams, int64 (n_users,), on the device of
+                the result.
+            party_key: the identity of their party.
 
         Returns:
             float32 (n_users, width).
@@ -117,12 +117,12 @@ class UpdateStructure(ABC):
         return None
 
     def entries(self, n_items: int) -> int:
-        """Return how many values of a change travel with their index in the clear, 0 for none."""
+        """Return the number of values that travel with their index in the clear, 0 if none do."""
         return 0
 
     @abstractmethod
     def paper_numbers(self, n_items: int) -> PaperNumbers:
-        """Return what the CoLR paper counts as the size of a message."""
+        """Return the size of a message by the CoLR paper's count."""
 
     def merge(
         self,

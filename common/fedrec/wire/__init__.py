@@ -1,9 +1,9 @@
-"""What travels between the parties, and how it is called: gRPC over mutual TLS 1.3.
+"""The messages between the parties, and the calls that carry them: gRPC over mutual TLS 1.3.
 
-gRPC reads its environment when it is imported, so that these stand here, before any module of this
-package imports it. With a P-256 certificate on the server the one cipher of TLS 1.2 that is left
-fits no handshake, which leaves TLS 1.3; a coordinator tries that at its start. gRPC's own lines
-on stderr say what fedrec's errors say, in other words and for ever.
+gRPC reads its environment when it is imported. These settings therefore come before any module of
+this package imports it. With a P-256 certificate on the server, the only remaining TLS 1.2 cipher
+fits no handshake, which leaves TLS 1.3. A coordinator tests that when it starts. gRPC's own lines
+on stderr are off, because they would repeat fedrec's errors in other words, endlessly.
 """
 
 import os

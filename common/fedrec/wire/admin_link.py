@@ -1,4 +1,4 @@
-"""How an operator reaches the coordinator: status, events, and the end of a run."""
+"""The operators' link to the coordinator: status, events, and the end of a run."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class CurrentRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """What the last measured round says of the model; None for what none measured yet.
+    """The figures of the last measured round, with None for those that no round has measured.
 
     Attributes:
-        at: hits and gains count among so many items.
+        at: number of top items among which hits and gains count.
     """
 
     round: int
@@ -71,20 +71,19 @@ class Quality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberState:
-    """What a member does, as far as its coordinator knows.
+    """The state of a member, as far as its coordinator knows.
 
     Attributes:
-        name: its label; where it has none the beginning of its id.
-        state: `training` (the round waits for it), `waiting`, `starting` (it joined and asked for
-            nothing yet), `paused` (its cell is), `away` (it fell silent), `stopped` (it said
-            goodbye) or `cannot_start`.
-        why: more about the state, for people; may be empty.
-        heard: unix seconds at which it was last heard of, or stopped; 0 where it was not since the
+        name: its label, or the beginning of its id.
+        state: `training` (awaited by the round), `waiting`, `starting` (joined, no call yet),
+            `paused` (its cell is), `away` (silent), `stopped` (by its goodbye) or `cannot_start`.
+        why: more about the state, for people. It may be empty.
+        heard: unix seconds of its last call or its end, or 0 if there was none since the
             coordinator started.
-        version: the release of fedrec that it runs; empty where it did not say.
-        model: the published round that its model contains, as it last said.
-        last_counted: the last published round that counted an update of it; 0 for none.
-        bytes_counted: of all its updates that published rounds counted.
+        version: the release of fedrec that it runs, or empty if it is unknown.
+        model: the published round that its model contained at its last call.
+        last_counted: the last published round that counted an update of it, or 0.
+        bytes_counted: the size of all its updates that published rounds counted.
     """
 
     name: str
@@ -98,36 +97,39 @@ class MemberState:
 
     @property
     def is_here(self) -> bool:
-        """Whether rounds count on it now."""
+        """Return whether rounds count on it now."""
         return self.state in ("training", "waiting", "paused")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """How far a run is.
+    """The status of a run.
 
     Attributes:
         last_event: the number of the newest event.
-        epoch: the present key epoch.
-        next_epoch: the one that begins after the round in progress; 0 for none.
-        waits_for: who has to come before the next round opens, or before the round that is
-            published can be told of; empty during a round, unless a member knows later rounds than
-            the coordinator's folder.
-        unplaced: which members are in no sum yet, and how many more have to join; empty for none.
-        authority_heard: unix seconds at which the key authority was last heard of; 0 where it was
-            not since the coordinator started.
-        awaited: the labels of those for whom the round in progress waits, or the next one.
-        stalled: whether several rounds in a row were given up; the run tries again by itself.
-        epsilon: what the noisy sums released so far cost a user; None without noise.
-        protocol: what held-out items are ranked among; empty where the coordinator is older.
-        caution: what has to stand beside its figures; empty for nothing, None while nobody knows.
-        disk_full: what the coordinator's disk refused just now; empty while it takes all.
-        quality: what the last measured round says; None before the first.
+        epoch: the current key epoch.
+        next_epoch: the one that begins after the round in progress, or 0.
+        waits_for: what is missing before the next round opens, or before the published round's
+            result is known. Empty during a round, unless a member knows later rounds than the
+            coordinator's folder.
+        unplaced: the members that are in no sum yet, and how many more must join. Empty if there
+            are none.
+        authority_heard: unix seconds of the key authority's last call, or 0 if there was none since
+            the coordinator started.
+        awaited: the labels of the members for which the current round waits, or the next one.
+        stalled: whether several rounds in a row were abandoned. The run retries automatically.
+        epsilon: the privacy cost of all released noisy sums to a user, or None without noise.
+        protocol: the items among which held-out ones are ranked, or empty if the coordinator is
+            older.
+        caution: a warning that must accompany its figures, empty if there is none, or None while it
+            is unknown.
+        disk_full: the write that the coordinator's full disk refused recently, or empty.
+        quality: the figures of the last measured round, or None before the first.
         current: the round in progress, or None between rounds.
-        clients_here: members on whom rounds count now.
-        members: those first that are not here, by name; of a large roster the first 1,000. Empty
-            where the coordinator is older.
-        now: the coordinator's time in unix seconds, of which the other times are.
+        clients_here: the number of members that rounds count on now.
+        members: absent ones first, by name. A large roster's first 1,000. Empty if the coordinator
+            is older.
+        now: the time in unix seconds by the coordinator's clock, as for the other times.
     """
 
     federation: str
@@ -161,7 +163,7 @@ class RunStatus:
 
     @classmethod
     def of(cls, message: Any) -> RunStatus:
-        """Take what the operators' service answered."""
+        """Convert the answer of the operators' service."""
         members = tuple(MemberState(**_fields(one, MemberState)) for one in message.members)
         nested: dict[str, Any] = {"awaited": tuple(message.awaited), "members": members}
         for name, kind in (("current", CurrentRound), ("quality", Quality)):
@@ -172,11 +174,11 @@ class RunStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageLink:
-    """Where a coordinator shows its run to browsers.
+    """The address where a coordinator shows its run to browsers.
 
     Attributes:
-        token: opens one session; empty where the page needs no link.
-        good_seconds: for how long, from now on.
+        token: opens one session, or is empty if the page needs none.
+        good_seconds: the time for which it stays valid, from now on.
     """
 
     scheme: str
@@ -186,10 +188,10 @@ class PageLink:
     good_seconds: float
 
     def url(self, host: str) -> str:
-        """Return what to open, where the coordinator is reached at a host.
+        """Return the URL to open, given the coordinator's host.
 
-        The token stands behind the #, which browsers send to nobody: it is in no log, and a
-        program that looks at links does not use it up.
+        The token follows the #, and browsers don't send that part. So it is in no log, and a
+        program that previews links does not use it up.
         """
         shown = self.host if is_own_address(self.host) else host
         fragment = f"#{self.token}" if self.token else ""
@@ -201,7 +203,7 @@ class AdminLink:
 
     Args:
         address: host:port of the coordinator.
-        credentials: an operator's.
+        credentials: an operator's credentials.
     """
 
     def __init__(self, address: str, credentials: Credentials) -> None:
@@ -210,40 +212,42 @@ class AdminLink:
         self._stub = AdminStub(self._channel)  # type: ignore[no-untyped-call]  # generated
 
     def status(self) -> RunStatus:
-        """Return how far the run is."""
+        """Return the run's status."""
         return RunStatus.of(self._ask("GetStatus", admin_pb2.GetStatusRequest()))
 
     def events(self, *, after: int = 0, follow: bool = True) -> Iterator[RunEvent]:
-        """Yield the journal after an event, and go on as things happen."""
+        """Yield the journal after an event, and follow it."""
         request = admin_pb2.WatchEventsRequest(after_event=after, follow=follow)
         with calling(self._address, self._own):
             for event in self._stub.WatchEvents(request, timeout=_WATCH_SECONDS):
                 yield _event(event)
 
     def stop_run(self, *, now: bool = False) -> str:
-        """End the run after the round in progress, or at once; return the coordinator's answer."""
+        """End the run, at once or after the round in progress. Return the coordinator's answer."""
         return str(self._ask("StopRun", admin_pb2.StopRunRequest(now=now)).message)
 
     def open_page(self) -> PageLink:
-        """Return where the page is, with a new link where one is needed.
+        """Return the page's address, with a new link if access needs one.
 
         Raises:
-            SettingsError: the coordinator serves none.
+            SettingsError: the coordinator serves no page.
         """
         return PageLink(**_fields(self._ask("OpenPage", admin_pb2.OpenPageRequest()), PageLink))
 
     def applicants(self) -> list[SignedApplication]:
-        """Return who asked to become a member; what is no valid application is left out."""
+        """Return the valid applications of parties that want to become members."""
         found = self._ask("ListApplicants", admin_pb2.ListApplicantsRequest())
         applicants = []
         for raw in found.application:
-            # The coordinator relays them; it is not trusted to relay good ones only.
+            # The coordinator relays them, and may relay invalid ones.
             with suppress(FedrecError):
                 applicants.append(SignedApplication.from_json(raw))
         return applicants
 
     def install_epoch(self, bundle: bytes) -> bool:
-        """Hand in the public bundle of an epoch; False while a round goes on in the one before.
+        """Deliver the public bundle of an epoch.
+
+        Return False while a round of the previous epoch must end first.
 
         Raises:
             KeysError: the coordinator has this epoch or a later one, or it does not fit.
@@ -256,7 +260,7 @@ class AdminLink:
             return getattr(self._stub, name)(request, timeout=seconds)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         close_channel(self._channel)
 
 
@@ -267,7 +271,7 @@ def _epoch_parts(bundle: bytes) -> Iterator[admin_pb2.EpochPart]:
 
 
 def _fields(message: Any, kind: type[Any]) -> dict[str, Any]:
-    """Return a message's fields by name; what it may lack, and lacks, as None."""
+    """Return a message's fields by name, with None for missing optional ones."""
     found = {}
     for name in kind.__dataclass_fields__:
         optional = message.DESCRIPTOR.fields_by_name[name].has_presence
@@ -281,7 +285,7 @@ def _event(message: admin_pb2.Event) -> RunEvent:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise ProtocolError("An event's fields are no JSON object.")
+        raise ProtocolError("An event's fields are not a JSON object.")
     return RunEvent(
         sequence=message.sequence,
         unix_seconds=message.unix_seconds,

@@ -1,8 +1,9 @@
-"""Long byte strings in pieces of at most 1 MiB, put together again under suspicion.
+"""Split long byte strings into pieces of at most 1 MiB, and reassemble and check them.
 
-Nearly all bytes of an upload lie in chunks. The message types copy each one twice on either side;
-here a chunk is a view of what arrived, and is copied once into what leaves. Only the form in which
-every encoder writes a part is read by hand; any other is left to protobuf, as are all other parts.
+Nearly all bytes of an upload are in chunks. The generated message types copy each chunk twice on
+either side. Here a chunk is a view of the received bytes, and is copied once when it is sent. Only
+the form that every encoder uses for a part is parsed by hand. Any other form, and all other parts,
+are left to protobuf.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ CHUNK_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """Announces the length and the digest of the chunks that follow.
+    """The length and the digest of the chunks that follow.
 
-    The digest is BLAKE3 with 32 bytes: SHA-256, where a processor has no instructions for it, took
+    The digest is BLAKE3 with 32 bytes. On processors without SHA-256 instructions, SHA-256 took
     longer than sending, writing and adding up together.
     """
 
@@ -36,37 +37,37 @@ class Blob:
         return cls(length=len(data), digest=blake3(data).digest())
 
     def describes(self, data: bytes) -> bool:
-        """Tell whether these are the bytes."""
+        """Return whether these are the announced bytes."""
         return len(data) == self.length and blake3(data).digest() == self.digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteChunk:
-    """A piece of a stream of bytes; `data` may be a view of the message that brought it."""
+    """A piece of a stream of bytes. `data` may be a view of the message that carried it."""
 
     offset: int
     data: bytes | memoryview
 
 
 def chunks(data: bytes, start: int = 0) -> Iterator[ByteChunk]:
-    """Yield the bytes from `start` on in pieces that are views of them."""
+    """Yield the bytes from `start` on, in pieces that are views of them."""
     view = memoryview(data)
     for offset in range(start, len(data), CHUNK_BYTES):
         yield ByteChunk(offset=offset, data=view[offset : offset + CHUNK_BYTES])
 
 
 class Assembler:
-    """Puts chunks together and checks each one before it is kept.
+    """Reassembles chunks and checks each one before it is kept.
 
-    Memory grows with what arrived, never with what was announced.
+    Memory grows with the received bytes, never with the announced ones.
 
     Args:
-        length: announced number of bytes.
-        digest: announced digest.
-        max_bytes: most bytes that are accepted here.
-        start: bytes that an earlier try left.
+        length: the announced number of bytes.
+        digest: the announced digest.
+        max_bytes: the maximum that is accepted here.
+        start: the number of bytes from an earlier attempt.
         prefix: those bytes, in pieces, for the digest.
-        sink: takes each accepted piece, such as a file's `write`; it already holds the prefix.
+        sink: called with each accepted piece, such as a file's `write`. It already has the prefix.
             Without a sink the bytes are kept in memory.
 
     Raises:
@@ -85,7 +86,7 @@ class Assembler:
         sink: Callable[[bytes | memoryview], object] | None = None,
     ) -> None:
         if length > max_bytes:
-            raise TooLarge(f"{length} bytes are announced, at most {max_bytes} are allowed.")
+            raise TooLarge(f"{length} bytes are announced, but at most {max_bytes} are allowed.")
         self._length = length
         self._digest = digest
         self._hash = blake3()
@@ -104,23 +105,23 @@ class Assembler:
 
     @property
     def offset(self) -> int:
-        """How many bytes are here; the offset that the next chunk must have."""
+        """Return the number of received bytes, which is the next chunk's offset."""
         return self._offset
 
     @property
     def complete(self) -> bool:
-        """Whether all announced bytes are here."""
+        """Return whether all announced bytes are here."""
         return self._offset == self._length
 
     def add(self, offset: int, data: bytes | memoryview) -> None:
-        """Take the next chunk.
+        """Accept the next chunk.
 
         Raises:
             TooLarge: when it has more than 1 MiB.
             CorruptUpload: when it is empty, out of order, or goes beyond the announced length.
         """
         if len(data) > CHUNK_BYTES:
-            raise TooLarge(f"A chunk has {len(data)} bytes, at most {CHUNK_BYTES} are allowed.")
+            raise TooLarge(f"A chunk has {len(data)} bytes, but at most {CHUNK_BYTES} are allowed.")
         if not data:
             raise CorruptUpload(f"The chunk at {offset} is empty.")
         if offset != self._offset:
@@ -137,10 +138,10 @@ class Assembler:
         self._offset += len(data)
 
     def finish(self) -> bytes:
-        """Check that everything arrived and is what was announced.
+        """Check that all bytes arrived and have the announced digest.
 
         Returns:
-            The bytes; empty when they went to a sink.
+            The bytes, or empty if they went to a sink.
 
         Raises:
             CorruptUpload: when bytes are missing or the digest differs.
@@ -156,14 +157,14 @@ Message = Any
 """Generated messages are untyped."""
 
 _BYTES = 2
-"""The wire type of fields that begin with their length; that of numbers is 0."""
+"""The wire type of length-delimited fields. That of numbers is 0."""
 _OFFSET, _DATA = 1 << 3, 2 << 3 | _BYTES
 _VARINT_BYTES = 8
-"""More than any length or offset takes that is allowed; longer ones are left to protobuf."""
+"""More bytes than any allowed length or offset takes. Longer ones are left to protobuf."""
 
 
 def part_reader(kind: type[Message]) -> Callable[[bytes], Message | ByteChunk]:
-    """Return what reads the parts of a stream: a chunk, or another message of a kind."""
+    """Return a reader for the parts of a stream: a chunk, or another message of this kind."""
     tag = kind.DESCRIPTOR.fields_by_name["chunk"].number << 3 | _BYTES
 
     def read(raw: bytes) -> Message | ByteChunk:
@@ -179,14 +180,14 @@ def part_reader(kind: type[Message]) -> Callable[[bytes], Message | ByteChunk]:
 
 
 def part_stream(channel: Message, name: str, answer: type[Message]) -> Message:
-    """Return the coordinator's method that takes a stream of parts, given as their bytes."""
+    """Return the coordinator's method that receives a stream of parts, given as bytes."""
     return channel.stream_unary(
         f"/fedrec.wire.v1.Coordinator/{name}", response_deserializer=answer.FromString
     )
 
 
 def chunk_to_part(kind: type[Message], chunk: ByteChunk) -> bytes:
-    """Return the bytes of a part that holds a chunk.
+    """Return the bytes of a part with a chunk.
 
     Args:
         kind: a message with a field `chunk`.
@@ -203,7 +204,7 @@ def chunk_to_part(kind: type[Message], chunk: ByteChunk) -> bytes:
 
 
 def _chunk_of(raw: bytes, tag: int) -> ByteChunk | None:
-    """Return the chunk of a part that is nothing but one; None where that is not plain to see."""
+    """Return the chunk of a part that consists of one, or None if that is not obvious."""
     if not raw or raw[0] != tag:
         return None
     length, at = _number(raw, 1)
@@ -221,7 +222,10 @@ def _chunk_of(raw: bytes, tag: int) -> ByteChunk | None:
 
 
 def _number(raw: bytes, at: int) -> tuple[int, int]:
-    """Return a number and where it ends; one behind the end where there is none or a long one."""
+    """Return a number and the position after it.
+
+    If it is missing or too long, that is beyond the end.
+    """
     found = 0
     for place, byte in enumerate(raw[at : at + _VARINT_BYTES]):
         found |= (byte & 0x7F) << 7 * place

@@ -1,8 +1,8 @@
-"""Messages to protocol buffers and back; what a peer sent is checked field by field.
+"""Convert messages to protocol buffers and back, and check every received field.
 
-A message's dataclass says what each of its fields may hold (`fedrec.wire.fields`), and the
-protocol buffer has fields of the same names: a `Codec` is made of the two. Bytes that travel in
-chunks behind a message are announced in it, and given to `from_proto` once they are assembled.
+A message's dataclass defines the values that each field may have (`fedrec.wire.fields`). The
+protocol buffer has fields of the same names. A `Codec` combines the two. Bytes that travel in
+chunks behind a message are announced in it, and passed to `from_proto` once they are assembled.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ Proto = TypeVar("Proto", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field on its way.
+    """The conversion of one field.
 
     Attributes:
-        read: returns its checked value, given the protocol buffer and the field's full name.
-        write: returns the name and the value of what the protocol buffer holds.
+        read: returns the checked value, given the protocol buffer and the field's full name.
+        write: returns the protocol buffer's field name and value.
     """
 
     read: Callable[[Any, str], Any]
@@ -60,10 +60,10 @@ class Codec(Generic[Plain, Proto]):
     """Writes one kind of message as a protocol buffer, and reads it.
 
     Args:
-        plain: the dataclass; a field is of a kind of `fedrec.wire.fields`, a bool, or made of
-            messages that have a codec: one, one or none, several, or one of several kinds.
+        plain: the dataclass. A field has a kind of `fedrec.wire.fields`, is a bool, or consists of
+            messages with a codec: one, at most one, several, or one of several kinds.
         proto: the protocol buffer, with a field for each of the dataclass, by name.
-        name: what errors call a message.
+        name: the message's name in errors.
     """
 
     def __init__(self, plain: type[Plain], proto: type[Proto], name: str) -> None:
@@ -79,20 +79,20 @@ class Codec(Generic[Plain, Proto]):
         }
 
     def to_proto(self, value: Plain) -> Proto:
-        """Write a message; bytes that travel behind it are announced only."""
+        """Write a message. Bytes that travel behind it are only announced."""
         found = (field.write(getattr(value, name)) for name, field in self._fields.items())
         message: Proto = self.proto(**dict(found))
         return message
 
     def from_proto(self, message: Proto, name: str = "", **behind: bytes) -> Plain:
-        """Read a message; no signature is verified.
+        """Read a message. No signature is verified.
 
         Args:
-            name: what errors call it; the codec's name by default.
+            name: its name in errors, by default the codec's name.
             behind: the assembled bytes that travelled behind it, by field.
 
         Raises:
-            ProtocolError: when a field holds what it may not; the error names it.
+            ProtocolError: when a field has an invalid value. The error names the field.
             VersionMismatch: when the peer speaks another major version.
         """
         name = name or self._name
@@ -103,15 +103,15 @@ class Codec(Generic[Plain, Proto]):
         return self._plain(**found)
 
     def to_bytes(self, value: Plain) -> bytes:
-        """Write a message as bytes, the same for equal messages."""
+        """Write a message as bytes, which are the same for equal messages."""
         return bytes(self.to_proto(value).SerializeToString(deterministic=True))
 
     def from_bytes(self, raw: bytes) -> Plain:
-        """Read what `to_bytes` wrote; see `from_proto`."""
+        """Read bytes from `to_bytes`. See `from_proto`."""
         try:
             message = self.proto.FromString(raw)
         except DecodeError:
-            raise ProtocolError(f"The bytes hold no message {self._name!r}.") from None
+            raise ProtocolError(f"The bytes are not a message {self._name!r}.") from None
         return self.from_proto(message)
 
 
@@ -153,7 +153,7 @@ def _field(name: str, hint: Any, proto: type[Message]) -> _Field:
 
 
 def _one_of(name: str, kinds: list[type[Any]], proto: type[Message]) -> _Field:
-    """Return a field that holds one of several messages, which is a `oneof` of the same name."""
+    """Return a field with one of several messages, which is a `oneof` of the same name."""
     by_proto = {_CODECS[kind].proto.DESCRIPTOR.name: kind for kind in kinds}
     members: Mapping[str, type[Any]] = {
         member.name: by_proto[member.message_type.name]
@@ -181,7 +181,7 @@ def _as_it_is(value: Any, field: str) -> Any:
 
 
 def _missing(message: Any, field: str) -> Any:
-    raise TypeError(f"{field} travels behind its message: give what was assembled.")
+    raise TypeError(f"{field} travels behind its message, so pass the assembled bytes.")
 
 
 BLOB = Codec(Blob, update_pb2.BlobHeader, "blob")

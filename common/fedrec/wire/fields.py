@@ -1,8 +1,8 @@
-"""What a message's field may hold: its type together with the check that a peer's word passes.
+"""Kinds of message fields: a type, and the check that a received value must pass.
 
-A field's kind is an `Annotated` type. Behind the type stands the check, which is given the value
-and the field's name and returns the value; behind the check, where a kind has one, what makes our
-own value fit for the other side before it is written.
+A field's kind is an `Annotated` type. After the type comes the check, a function of the value and
+the field's name that returns the value. A kind may also have a function that adapts our own value
+for the receiver before it is written.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ PROTOCOL_VERSION = "8.0"
 RoundKind = Literal["count", "train", "evaluate"]
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-"""Of one gRPC message, either way: gRPC refuses a longer one before it reads it."""
+"""Limit of one gRPC message in either direction. gRPC refuses longer ones before it reads them."""
 MAX_TEXT_CHARS = 200
 MAX_REASON_CHARS = 2_000
 MAX_CONTRIBUTIONS = 10_000
 MAX_REPORTS = 16
 MAX_REFUSED = 8
-"""Snapshots that a client may refuse before it gives up."""
+"""Number of snapshots that a client may refuse before it gives up."""
 MAX_METRICS_BYTES = 64 * 1024
 MAX_PAUSED = 16
-"""Cells that are paused in one key epoch: each time the key authority tells a little of its key."""
+"""Limit of paused cells in one key epoch. Each pause reveals a little of the authority's key."""
 MAX_STEP_BYTES = 2 * 1024 * 1024
 """More than the shares of a client with 10,000 neighbours."""
 MAX_NUMBER = 2**53
@@ -54,21 +54,21 @@ def check_text(
 
     Raises:
         TooLarge: when it is longer than `max_chars`.
-        ProtocolError: when it is empty and may not be, or holds control characters.
+        ProtocolError: when it is empty and must not be, or has control characters.
     """
     if len(value) > max_chars:
-        raise TooLarge(f"{field} has {len(value)} characters, at most {max_chars} are allowed.")
+        raise TooLarge(f"{field} has {len(value)} characters, but at most {max_chars} are allowed.")
     if not value and not empty:
         raise ProtocolError(f"{field} is empty.")
     if not value.isprintable():
-        raise ProtocolError(f"{field} holds characters that cannot be printed.")
+        raise ProtocolError(f"{field} has unprintable characters.")
     return value
 
 
 def check_bytes(value: bytes, field: str, *, max_bytes: int) -> bytes:
-    """Return bytes that are not too many."""
+    """Return bytes that are not too long."""
     if len(value) > max_bytes:
-        raise TooLarge(f"{field} has {len(value)} bytes, at most {max_bytes} are allowed.")
+        raise TooLarge(f"{field} has {len(value)} bytes, but at most {max_bytes} are allowed.")
     return value
 
 
@@ -81,9 +81,9 @@ def check_exact(value: bytes, field: str, *lengths: int) -> bytes:
 
 
 def check_client_id(value: str, field: str) -> ClientId:
-    """Return a client's fingerprint: 64 lower-case hexadecimal characters."""
+    """Return a client id: 64 lower-case hexadecimal characters."""
     if not CLIENT_ID.fullmatch(value):
-        raise ProtocolError(f"{field} is no client id of 64 hexadecimal characters.")
+        raise ProtocolError(f"{field} is not a client id of 64 hexadecimal characters.")
     return ClientId(value)
 
 
@@ -91,7 +91,7 @@ def check_number(value: int, field: str, *, maximum: int = MAX_NUMBER) -> int:
     """Return a number between 0 and `maximum`.
 
     Raises:
-        ProtocolError: it is another; no honest peer's limits have to do with it.
+        ProtocolError: it is outside this range. No limit of an honest peer causes this.
     """
     if not 0 <= value <= maximum:
         raise ProtocolError(f"{field} is {value}, expected 0 to {maximum}.")
@@ -99,14 +99,14 @@ def check_number(value: int, field: str, *, maximum: int = MAX_NUMBER) -> int:
 
 
 def check_round(value: int, field: str) -> RoundId:
-    """Return a round's or version's number."""
+    """Return the number of a round or version."""
     return RoundId(check_number(value, field, maximum=MAX_ROUND))
 
 
 def check_count(count: int, field: str, *, maximum: int) -> None:
     """Refuse a list of more than `maximum` entries."""
     if count > maximum:
-        raise TooLarge(f"{field} has {count} entries, at most {maximum} are allowed.")
+        raise TooLarge(f"{field} has {count} entries, but at most {maximum} are allowed.")
 
 
 def check_refused(digests: Iterable[bytes], field: str) -> frozenset[bytes]:
@@ -117,23 +117,23 @@ def check_refused(digests: Iterable[bytes], field: str) -> frozenset[bytes]:
 
 
 def check_paused(cells: Iterable[int], field: str) -> tuple[int, ...]:
-    """Return the numbers of paused cells, which are in ascending order."""
+    """Return the numbers of paused cells, in ascending order."""
     found = tuple(cells)
     check_count(len(found), field, maximum=MAX_PAUSED)
     if found != tuple(sorted(set(found))) or not all(found):
-        raise ProtocolError(f"{field} is no list of cells in ascending order.")
+        raise ProtocolError(f"{field} is not a list of cells in ascending order.")
     return found
 
 
 def check_seconds(value: float, field: str) -> float:
-    """Return a duration that is a finite number and not negative."""
+    """Return a finite duration that is not negative."""
     if not (math.isfinite(value) and 0 <= value <= MAX_SECONDS):
         raise ProtocolError(f"{field} is {value}, expected seconds from 0 to {MAX_SECONDS:.0f}.")
     return value
 
 
 def check_kind(value: str, field: str) -> RoundKind:
-    """Return a round's kind."""
+    """Return the kind of a round."""
     kinds: tuple[RoundKind, ...] = get_args(RoundKind)
     for kind in kinds:
         if kind == value:
@@ -142,28 +142,28 @@ def check_kind(value: str, field: str) -> RoundKind:
 
 
 def check_step(value: str, field: str) -> str:
-    """Return the name of a step; whether a round has it, its protection knows."""
+    """Return the name of a step. The protection decides whether a round has it."""
     if not STEP.fullmatch(value):
         raise ProtocolError(f"{field} is {value[:20]!r}, expected the name of a step.")
     return value
 
 
 def check_code(value: str, field: str) -> str:
-    """Return an error's code, be it of a later release; empty for none."""
+    """Return an error's code, even of a later release, or an empty string."""
     if value and not CODE.fullmatch(value):
         raise ProtocolError(f"{field} is {value[:20]!r}, expected the code of an error.")
     return value
 
 
 def check_version(value: str, field: str, *, here: str = "this fedrec") -> str:
-    """Return a protocol version whose major number is ours.
+    """Return a protocol version that has our major number.
 
     Args:
-        here: who speaks ours, for the error.
+        here: the party with our version, for the error.
 
     Raises:
-        ProtocolError: when it is no version.
-        VersionMismatch: when the peer speaks another major version.
+        ProtocolError: when it is not a version.
+        VersionMismatch: when the peer has another major version.
     """
     found = VERSION.fullmatch(value)
     if not found:
@@ -189,7 +189,7 @@ def _one_line(reason: str) -> str:
 
 
 def check_contributions(headers: Sequence[Any], field: str) -> Sequence[Any]:
-    """Return a round's list of contributions, in which no client appears twice."""
+    """Return a round's contributions, in which no client appears twice."""
     check_count(len(headers), field, maximum=MAX_CONTRIBUTIONS)
     if len({header.client_id for header in headers}) < len(headers):
         raise ProtocolError(f"{field} names a client twice.")
@@ -197,13 +197,13 @@ def check_contributions(headers: Sequence[Any], field: str) -> Sequence[Any]:
 
 
 def check_reports(reports: Sequence[Any], field: str) -> Sequence[Any]:
-    """Return the reports that vouch for a copy of the model."""
+    """Return the reports that confirm a snapshot."""
     check_count(len(reports), field, maximum=MAX_REPORTS)
     return reports
 
 
 def behind_it(value: bytes, field: str) -> bytes:
-    """Mark bytes that follow the message in chunks: the message itself has their `Blob`."""
+    """Mark bytes that follow the message in chunks. The message itself has their `Blob`."""
     return value
 
 
@@ -211,7 +211,7 @@ Version = Annotated[str, check_version]
 Name = Annotated[str, check_text]
 Refusal = Annotated[str, partial(check_text, max_chars=MAX_REASON_CHARS, empty=True)]
 Reason = Annotated[Refusal, _one_line]
-"""For people: longer than a name, and cut to what the other side accepts."""
+"""Text for people: longer than a name, and cut to the limit of the receiver."""
 StepName = Annotated[str, check_step]
 Kind = Annotated[RoundKind, check_kind]
 Client = Annotated[ClientId, check_client_id]
@@ -223,7 +223,7 @@ Digest = Annotated[bytes, _exactly(32)]
 MaybeDigest = Annotated[bytes, _exactly(0, 32)]
 Nonce = Annotated[bytes, _exactly(0, NONCE_BYTES)]
 Signature = Annotated[bytes, _exactly(0, 64)]
-"""Ed25519, 64 bytes; empty while unsigned. Nothing here verifies it."""
+"""Ed25519, 64 bytes, or empty while unsigned. Nothing here verifies it."""
 WholeSignature = Annotated[bytes, _exactly(64)]
 Metrics = Annotated[bytes, partial(check_bytes, max_bytes=MAX_METRICS_BYTES)]
 Document = Annotated[bytes, partial(check_bytes, max_bytes=MAX_DOCUMENT_BYTES)]
@@ -234,17 +234,17 @@ BehindIt = Annotated[bytes, behind_it]
 
 
 UNSAID = bytes(32)
-"""In place of a digest about which a statement says nothing."""
+"""Replaces a digest that a statement does not give."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedRows:
-    """The item rows that vectors cover, for those who must not know which they are.
+    """The item rows that vectors cover, for parties that must not know the list itself.
 
     Attributes:
-        n_rows: how many there are, the padding of zeros included; 0 where nothing is trained.
-        digest: of the list of their items, 32 bytes; keyed by the group key where the coordinator
-            must not know whether it guessed the list. `UNSAID` where every item has its row.
+        n_rows: the number of rows, including the padding of zeros, or 0 if nothing is trained.
+        digest: 32 bytes, the digest of the list of their items. It is keyed by the group key if the
+            coordinator must not be able to confirm a guess. `UNSAID` if every item has a row.
     """
 
     n_rows: int
@@ -252,5 +252,5 @@ class StatedRows:
 
     @classmethod
     def whole(cls, n_items: int) -> StatedRows:
-        """Return the rows of vectors that cover the catalogue."""
+        """Return the rows of vectors that cover the whole catalogue."""
         return cls(n_rows=n_items, digest=UNSAID)

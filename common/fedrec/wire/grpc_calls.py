@@ -1,8 +1,8 @@
-"""How calls are made, over which channel: once, with a deadline, never forever; how they fail.
+"""Make gRPC calls: once each, with a deadline, and with errors translated to ours.
 
-Errors are gRPC statuses, by one table: a stable code, and no more than a peer may know. A status
-carries the error's public sentence. The full message follows only where it is about the peer's own
-input (`safe`); otherwise an incident id leads to it in the log.
+Errors become gRPC statuses by a single table, with a stable code and no more than a peer may know.
+A status contains the error's public sentence. The full message follows only if it is about the
+peer's own input (`safe`). Otherwise an incident id leads to it in the log.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STATUS: dict[str, grpc.StatusCode] = {
     code: grpc.StatusCode[kind.grpc_status] for code, kind in ERRORS.items()
 }
 
-# What gRPC itself, a proxy or a service without fedrec's code says.
+# Statuses from gRPC itself, a proxy or a service without fedrec's code.
 FOREIGN: dict[grpc.StatusCode, type[FedrecError]] = {
     grpc.StatusCode.UNAVAILABLE: Unreachable,
     grpc.StatusCode.DEADLINE_EXCEEDED: Unreachable,
@@ -58,35 +58,36 @@ FOREIGN: dict[grpc.StatusCode, type[FedrecError]] = {
     grpc.StatusCode.UNIMPLEMENTED: VersionMismatch,
 }
 REMEDIES: dict[type[FedrecError], str] = {
-    Unreachable: "Check the address, that the coordinator runs and which authority it is of; a "
-    "client's own settings are client.coordinator, client.authority_key and client.certificate.",
+    Unreachable: "Check the address, that the coordinator runs, and which authority it belongs "
+    "to. A client sets client.coordinator, client.authority_key and "
+    "client.certificate.",
     VersionMismatch: "Install the same fedrec version on both sides.",
-    PlanMismatch: "Compare the settings. If they are equal, install the release of fedrec that the "
-    "coordinator has (`fedrec --version`): releases that train otherwise can't share a run.",
-    InvitationUsed: "A kit is for one machine: start the client where this kit was started first. "
-    "Where that was nobody of yours, tell the data owners; another client needs a kit of its own "
-    "(`fedrec provision --add NAME`).",
-    InternalError: "Look for it in the coordinator's log.",
+    PlanMismatch: "Compare the settings. If they are equal, install the coordinator's release of "
+    "fedrec (`fedrec --version`): releases with different training can't share a "
+    "run.",
+    InvitationUsed: "A kit works on one machine only. Start the client where this kit was first "
+    "started. If you never started it, another party used it: tell the data "
+    "owners. Another client needs its own kit (`fedrec provision --add NAME`).",
+    InternalError: "Look it up in the coordinator's log.",
 }
 
-_START = (
-    "Check that the coordinator runs there, and the address; a client's own is client.coordinator."
-)
+_START = "Check that the coordinator runs there, and the address. A client sets client.coordinator."
 _AUTHORITY = (
-    "Check the address, and that the key authority's file is the present one's "
-    "(client.authority_key of a client, --operator of an operator)."
+    "Check the address, and that the key authority's file is up to date (client.authority_key of "
+    "a client, --operator of an operator)."
 )
 _DATES = (
     "Check this machine's clock. If it is right, the coordinator needs a new certificate from the "
     "key authority (`fedrec keys rotate --host NAME`)."
 )
-_CLOCKS = "Check the coordinator's clock, and look into its log."
+_CLOCKS = "Check the coordinator's clock and its log."
 _CLOSED = "failed to connect to all addresses.*(Socket closed|Connection reset|Broken pipe)"
-"""Of a handshake, where gRPC's server refuses a certificate: without an alert that says why."""
+"""A handshake error in which gRPC's server refuses a certificate without an alert with the reason.
+"""
 _CONNECTIONS: tuple[tuple[str, str, str], ...] = (
-    ("HTTP proxy returned", "The proxy refused to connect.", "Ask who runs the proxy."),
-    ("Connection refused", "Connection refused: nothing listens at the address.", _START),
-    ("hostname lookup|DNS resolution", "No machine by that name is known here.", _START),
+    ("HTTP proxy returned", "The proxy refused to connect.", "Ask the operator of the proxy."),
+    ("Connection refused", "Connection refused: no program listens at the address.", _START),
+    ("hostname lookup|DNS resolution", "The host name cannot be resolved.", _START),
     ("[Tt]imed out|Timeout|unreachable|No route", "The address does not answer.", _START),
     (
         "certificate has expired",
@@ -107,34 +108,34 @@ _CONNECTIONS: tuple[tuple[str, str, str], ...] = (
     (
         "Hostname Verification",
         "The handshake failed: the coordinator's certificate is for another host.",
-        "Call a host that is in the certificate; a client's own setting is client.coordinator. "
-        "`fedrec keys rotate --host NAME` makes a certificate for another one.",
+        "Call a host that is in the certificate (client.coordinator of a client). `fedrec keys "
+        "rotate --host NAME` makes a certificate for another one.",
     ),
     (
         "certificate purpose",
-        "The handshake failed: the certificate at the address is no coordinator's.",
+        "The handshake failed: the certificate at the address does not belong to a coordinator.",
         _AUTHORITY,
     ),
     (_CLOSED, "The handshake failed: the other side closed the connection.", _AUTHORITY),
     ("andshake failed", "The handshake failed.", _AUTHORITY),
     ("Socket closed|Connection reset|Broken pipe|GOAWAY", "The connection was closed.", _START),
 )
-"""What is known of a connection that failed, by gRPC's own words, which are about its insides."""
+"""Reasons of failed connections, recognised by gRPC's own words, which describe its internals."""
 
 
 def new_incident() -> str:
-    """Return an id under which a log entry and an answer can be matched."""
+    """Return an id that links a log entry to an answer."""
     return secrets.token_hex(8)
 
 
 def to_details(
     error: BaseException, *, incident: str = ""
 ) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
-    """Return how an error is told to a peer.
+    """Return an error in the form that a peer receives.
 
     Args:
-        error: what was raised; anything but a FedrecError is told as an internal error.
-        incident: the id that the log has; made here when empty. Safe errors go without.
+        error: the raised exception. All but a FedrecError are reported as internal errors.
+        incident: the id in the log, generated here if empty. Safe errors have none.
 
     Returns:
         The status code, the message and the trailing metadata.
@@ -152,14 +153,14 @@ def to_details(
 
 @contextmanager
 def calling(address: str, own: Credentials) -> Iterator[None]:
-    """Turn gRPC's errors into ours, and name the proxy that may be what fails.
+    """Turn gRPC's errors into ours, and name the proxy that may be the cause.
 
     Args:
-        address: whom the call is to.
-        own: what the peer was shown.
+        address: the called address.
+        own: the credentials that the peer was shown.
 
     Raises:
-        FedrecError: what the peer told, or why it told nothing.
+        FedrecError: the peer's error, or why there was no answer.
     """
     try:
         yield
@@ -171,10 +172,10 @@ def calling(address: str, own: Credentials) -> Iterator[None]:
 
 
 def from_rpc_error(error: grpc.RpcError, own: Credentials | None = None) -> FedrecError:
-    """Return the error that a peer told, or the one that explains why it told nothing.
+    """Return the peer's error, or one that explains why there was no answer.
 
     Args:
-        own: what the peer was shown.
+        own: the credentials that the peer was shown.
     """
     metadata = _metadata(error)
     status = error.code() if isinstance(error, grpc.Call) else None
@@ -188,7 +189,7 @@ def from_rpc_error(error: grpc.RpcError, own: Credentials | None = None) -> Fedr
         elif status is grpc.StatusCode.UNAVAILABLE:
             return _no_connection(message, own)
         else:
-            message = f"{kind.public} gRPC says {getattr(status, 'name', 'nothing')}: {message}"
+            message = f"{kind.public} gRPC status {getattr(status, 'name', 'unknown')}: {message}"
     incident = _printable(metadata.get(INCIDENT_KEY, ""))[:64]
     if incident:
         message = f"{message} (incident {incident})"
@@ -211,9 +212,9 @@ def _no_connection(said: str, own: Credentials | None) -> Unreachable:
 
 
 def _refusal_of(own: Credentials) -> tuple[str, str]:
-    """Return why a coordinator may refuse a certificate, and what to do, as far as it is known.
+    """Return why a coordinator may refuse a certificate, and the remedy, as far as known.
 
-    The coordinator's own certificate was accepted before: its authority is the caller's.
+    The coordinator's own certificate was accepted before, so its authority is the caller's.
     """
     try:
         own.check("The certificate that it was shown")
@@ -237,7 +238,7 @@ def _shortened(message: str) -> str:
 
 
 def _printable(message: str) -> str:
-    """Return a peer's text without what could forge lines of a log or steer a terminal."""
+    """Return a peer's text without characters that could forge log lines or control a terminal."""
     kept = "".join(c if c.isprintable() else " " for c in message[:MAX_ERROR_BYTES])
     return kept.strip()
 
@@ -247,15 +248,16 @@ CLOSING_SECONDS = 2.0
 OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # A long poll is silent for minutes; pings notice a dead peer or a forgetful NAT.
+    # A long poll is silent for minutes. Pings notice a dead peer or a NAT that drops the
+    # connection.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # Whoever calls has the patience, and a restarted coordinator should be found soon.
+    # The caller decides how long to wait, and a restarted coordinator should be found soon.
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 200),
-    # Despite its name the time that one attempt has, handshakes included: with 200 ms, lines and
-    # machines that are a little slow were told that nobody listens.
+    # Despite its name, this is the time for one attempt, handshakes included. With 200 ms, slightly
+    # slower lines and machines were told that nothing listens.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 10_000),
 )
@@ -263,11 +265,11 @@ _NO_PROXY = ("grpc.enable_http_proxy", 0)
 
 
 def open_channel(address: str, credentials: Credentials) -> grpc.Channel:
-    """Open a channel; nothing is sent yet.
+    """Open a channel without sending anything yet.
 
     Args:
         address: `host:port`.
-        credentials: what the caller shows, and whose word for the coordinator it takes.
+        credentials: the caller's certificate, and the authority that it trusts.
     """
     found = grpc.ssl_channel_credentials(
         root_certificates=credentials.issuer,
@@ -279,10 +281,10 @@ def open_channel(address: str, credentials: Credentials) -> grpc.Channel:
 
 
 def close_channel(channel: grpc.Channel, *, seconds: float = CLOSING_SECONDS) -> None:
-    """Close a channel, and leave it if that does not end.
+    """Close a channel, and abandon it if closing does not end.
 
-    gRPC waits for every call to end. One that Ctrl-C interrupted while it was being started is
-    on its list but nobody works at it, so that wait would be for ever.
+    gRPC waits for every call to end. If Ctrl-C interrupted a call while it was starting, the call
+    is on gRPC's list but never ends, so that wait would last forever.
     """
     closing = threading.Thread(target=channel.close, name="fedrec-close", daemon=True)
     closing.start()
@@ -290,19 +292,19 @@ def close_channel(channel: grpc.Channel, *, seconds: float = CLOSING_SECONDS) ->
 
 
 Message = Any
-"""A generated message or a gRPC object; the stubs of both are untyped."""
+"""A generated message or a gRPC object. The stubs of both are untyped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """How long calls may take.
+    """The deadlines of calls.
 
     Attributes:
-        control_seconds: a question with a short answer.
-        stream_seconds: a stream, besides the time for its bytes.
-        stream_bytes_per_second: the slowest line that is still served.
-        poll_grace_seconds: what a long poll may take beyond the wait that it asked for.
-        goodbye_seconds: the last call of a client that ends.
+        control_seconds: for a request with a short answer.
+        stream_seconds: for a stream, in addition to the time for its bytes.
+        stream_bytes_per_second: speed of the slowest line that is still served.
+        poll_grace_seconds: for a long poll, in addition to the requested wait.
+        goodbye_seconds: for the last call of a client that ends.
     """
 
     control_seconds: float = 10.0
@@ -321,9 +323,9 @@ class Calls:
 
     Args:
         channel: closed with this object.
-        address: where it leads, as `host:port`.
-        own: what the peer is shown.
-        deadlines: how long calls may take.
+        address: the channel's `host:port`.
+        own: the credentials that the peer is shown.
+        deadlines: the deadlines of calls.
         max_download_bytes: the longest blob that is accepted.
     """
 
@@ -343,19 +345,19 @@ class Calls:
         self._closed = False
 
     def close(self) -> None:
-        """Close the channel; what waits in other threads ends as unreachable."""
+        """Close the channel. Calls that wait in other threads end as unreachable."""
         self._closed = True
         close_channel(self._channel)
 
     def ask(self, method: Message, request: Message, seconds: float | None = None) -> Message:
-        """Make a call with one answer; an interruption cancels it.
+        """Make a call with one answer. An interruption cancels it.
 
         Args:
             request: a message, or an iterator over the parts of a stream.
-            seconds: how long it may take; by default as long as a question may.
+            seconds: its deadline, by default that of a request with a short answer.
 
         Raises:
-            FedrecError: what the coordinator answered; `Unreachable` where nobody did.
+            FedrecError: the coordinator's error, or `Unreachable` without an answer.
         """
         allowed = self.deadlines.control_seconds if seconds is None else seconds
         with self._failing():
@@ -372,13 +374,13 @@ class Calls:
         """Make a call whose answer is a stream of parts.
 
         Args:
-            announcement: the part that must come first: `blob`, or a part that has one.
+            announcement: the kind of the first part: `blob`, or a part that has one.
 
         Returns:
-            The announcement and the checked bytes; None when the stream is empty.
+            The announcement and the checked bytes, or None if the stream is empty.
 
         Raises:
-            FedrecError: what the coordinator answered; `Unreachable` where nobody did.
+            FedrecError: the coordinator's error, or `Unreachable` without an answer.
         """
         with self._failing():
             call = method(request, timeout=self.deadlines.stream(self._max_download_bytes))
@@ -420,7 +422,7 @@ class Calls:
 
 
 class _Watch:
-    """Cancels a download that takes too long; its length is known only once it has begun."""
+    """Cancels a download that takes too long. Its length is known only once it has begun."""
 
     def __init__(self, call: Message) -> None:
         self._call = call
@@ -429,7 +431,7 @@ class _Watch:
         self._expired = False
 
     def allow(self, seconds: float) -> None:
-        """Allow so many seconds from now."""
+        """Extend the deadline to this many seconds from now."""
         self.stop()
         self._seconds = seconds
         self._timer = threading.Timer(seconds, self._expire)
@@ -442,7 +444,7 @@ class _Watch:
             self._timer.cancel()
 
     def check(self) -> None:
-        """Raise Unreachable when the time was up."""
+        """Raise Unreachable if the deadline has passed."""
         if self._expired:
             raise Unreachable(
                 f"A download was not complete within {self._seconds:.0f} seconds.",
@@ -457,5 +459,5 @@ class _Watch:
 def _expect(part: Message, kind: str) -> Message:
     found = part.WhichOneof("part")
     if found != kind:
-        raise ProtocolError(f"A stream holds {found or 'an unknown part'} where {kind} belongs.")
+        raise ProtocolError(f"A stream has {found or 'an unknown part'}, expected {kind}.")
     return getattr(part, kind)

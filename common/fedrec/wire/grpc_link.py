@@ -1,4 +1,4 @@
-"""The coordinator over gRPC: every call has a deadline, and what broke off goes on."""
+"""The coordinator over gRPC: every call has a deadline, and interrupted uploads resume."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ MAX_DOWNLOAD_BYTES = 512 * 1024 * 1024
 
 
 class GrpcLink(Link):
-    """A synchronous client of the coordinator; methods may be called from several threads.
+    """A synchronous client of the coordinator. Several threads may call its methods.
 
-    A call is made once; all calls of the protocol may be repeated, by whoever has the patience.
-    Interrupting a waiting call (Ctrl-C) cancels it.
+    Each call is made once. All calls of the protocol can be repeated safely, and the caller decides
+    whether to retry. Interrupting a waiting call (Ctrl-C) cancels it.
 
     Args:
         address: `host:port` of the coordinator.
-        credentials: what the caller shows, and whose word for the coordinator it takes.
-        deadlines: how long calls may take.
+        credentials: the caller's certificate, and the authority that it trusts.
+        deadlines: the deadlines of calls.
         max_download_bytes: the longest blob that is accepted.
     """
 
@@ -95,7 +95,7 @@ class GrpcLink(Link):
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._calls.close()
 
     def federation(self, client_id: ClientId) -> FederationInfo:
@@ -119,7 +119,7 @@ class GrpcLink(Link):
         wait_seconds: float,
         remembered: Remembered = NOTHING,
     ) -> Task:
-        """Wait up to `wait_seconds` for something to do."""
+        """Wait up to `wait_seconds` for a task."""
         request = coordinator_pb2.NextTaskRequest(
             client_id=client_id, run=run, version=version, wait_seconds=wait_seconds
         )
@@ -128,16 +128,16 @@ class GrpcLink(Link):
         return TASK.from_proto(self._calls.ask(self._stub.NextTask, request, seconds))
 
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
-        """Send an update, resuming where an earlier try ended; True when it was a duplicate.
+        """Send an update, resuming an earlier attempt. Return whether it was a duplicate.
 
-        Returns only when the coordinator holds the bytes durably. Where an earlier try can have
-        left nothing that is worth a question, it is sent without asking how much is there.
+        Returns only when the coordinator has the bytes durably. If no earlier attempt can have left
+        bytes, the update is sent without asking how much is there.
 
-        The caller made the payload, or read it from where its digest is checked; hashing it once
-        more would take as long as sending it. The coordinator hashes what arrives.
+        The caller made the payload, or read it from a source that checks its digest. Hashing it
+        again would take as long as sending it. The coordinator hashes the received bytes.
 
         Raises:
-            CorruptUpload: when the payload is not what the header announces.
+            CorruptUpload: when the payload differs from what the header announces.
         """
         wrong = CorruptUpload("The payload does not have the header's length and digest.")
         if len(payload) != header.length:
@@ -173,16 +173,16 @@ class GrpcLink(Link):
         return self._blob(self._stub.FetchSum, request)
 
     def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
-        """Send the key authority's word; `sealed` is empty where it refuses the sum."""
+        """Send the key authority's statement. `sealed` is empty if it refuses the sum."""
         first = model_pb2.RevealPart(statement=STATEMENT.to_proto(statement))
         self._submit(self._submit_reveal, first, sealed)
 
     def submit_report(self, report: Report) -> None:
-        """Send what this client found in a published sum."""
+        """Send this client's report on a published sum."""
         self._calls.ask(self._stub.SubmitReport, REPORT.to_proto(report))
 
     def submit_snapshot(self, report: Report, blob: bytes) -> None:
-        """Send a copy of the model for late joiners."""
+        """Send a snapshot for late joiners."""
         first = model_pb2.ReportPart(report=REPORT.to_proto(report))
         self._submit(self._submit_snapshot, first, blob)
 
@@ -197,7 +197,7 @@ class GrpcLink(Link):
     def snapshot(
         self, client_id: ClientId, run: str, after: RoundId, refused: tuple[bytes, ...] = ()
     ) -> Snapshot | None:
-        """Return a snapshot newer than `after` that is none of the refused ones, or None."""
+        """Return a snapshot newer than `after` that is not among the refused ones, or None."""
         request = coordinator_pb2.FetchSnapshotRequest(
             run=run, client_id=client_id, after_round=after, refused=refused
         )
@@ -205,33 +205,33 @@ class GrpcLink(Link):
         return None if found is None else SNAPSHOT.from_proto(found[0], blob=found[1])
 
     def apply(self, application: bytes) -> Application:
-        """Hand in a signed application, or ask again what became of it."""
+        """Send a signed application, or ask again for its result."""
         request = coordinator_pb2.ApplyRequest(application=application)
         return APPLICATION.from_proto(self._calls.ask(self._stub.Apply, request))
 
     def submit_masks(self, message: StepMessage) -> bool:
-        """Send the message of a step; True when it was a duplicate."""
+        """Send the message of a step. Return whether it was a duplicate."""
         request = STEP_MESSAGE.to_proto(message)
         seconds = self._calls.deadlines.stream(len(message.body))
         receipt = self._calls.ask(self._stub.SubmitMasks, request, seconds)
         return bool(receipt.duplicate)
 
     def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: str) -> bytes:
-        """Return what is needed for a step of a round."""
+        """Return what a participant needs for a step of a round."""
         request = masks_pb2.FetchMasksRequest(
             run=run, round=round_id, client_id=client_id, step=step
         )
         return self._blob(self._stub.FetchMasks, request)
 
     def goodbye(self, client_id: ClientId, code: str) -> None:
-        """Say that this client ends; there is no time for a slow answer."""
+        """Report that this client ends. There is no time for a slow answer."""
         request = coordinator_pb2.Goodbye(client_id=client_id, code=code)
         self._calls.ask(self._stub.SayGoodbye, request, self._calls.deadlines.goodbye_seconds)
 
     def _begins(self, round_id: RoundId) -> bool:
-        """Note an upload; tell whether it is certainly the first try of its round.
+        """Record an upload. Return whether it is certainly the first attempt of its round.
 
-        Of the first round that this link hears of, an earlier process may have sent a part.
+        An earlier process may have sent a part of the first round that this link sees.
         """
         latest, self._latest_upload = self._latest_upload, round_id
         return latest is not None and latest < round_id
@@ -265,7 +265,7 @@ def _upload_parts(header: UploadHeader, payload: bytes, offset: int) -> Iterator
 
 
 def _signed_parts(first: Message, blob: bytes) -> Iterator[bytes]:
-    """Yield a part that holds what is signed, and the parts of the bytes that go with it."""
+    """Yield a part with the signed message, and the parts of the bytes that follow it."""
     yield first.SerializeToString()
     yield type(first)(blob=BLOB.to_proto(Blob.of(blob))).SerializeToString()
     for chunk in chunks(blob):

@@ -1,4 +1,4 @@
-"""How a client reaches the coordinator, whatever lies between them."""
+"""The link between a client and the coordinator, over any transport."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fedrec.wire.messages import (
 
 
 class Link(Protocol):
-    """The coordinator as a client sees it; every method raises the errors of `fedrec.errors`.
+    """The coordinator as a client sees it. Every method raises the errors of `fedrec.errors`.
 
-    Implementations: `GrpcLink` over a channel, and in tests wrappers that lose, delay, repeat
-    or falsify what passes through.
+    Implementations: `GrpcLink` over a channel, and in tests wrappers that lose, delay, repeat or
+    falsify messages.
     """
 
     def federation(self, client_id: ClientId) -> FederationInfo:
@@ -42,12 +42,12 @@ class Link(Protocol):
         wait_seconds: float,
         remembered: Remembered = NOTHING,
     ) -> Task:
-        """Wait up to `wait_seconds` for something to do; tell what the client remembers."""
+        """Wait up to `wait_seconds` for a task. Send what the client remembers."""
 
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
-        """Send an update, resuming where an earlier try ended; True when it was a duplicate.
+        """Send an update, resuming an earlier attempt. Return whether it was a duplicate.
 
-        Returns only when the coordinator holds the bytes durably.
+        Returns only when the coordinator has the bytes durably.
         """
 
     def contribution(
@@ -59,10 +59,10 @@ class Link(Protocol):
         """Return the coordinator's sum of the round that is being revealed."""
 
     def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
-        """Send the key authority's word; `sealed` is empty where it refuses the sum."""
+        """Send the key authority's statement. `sealed` is empty if it refuses the sum."""
 
     def submit_report(self, report: Report) -> None:
-        """Send what this client found in a published sum."""
+        """Send this client's report on a published sum."""
 
     def published(self, client_id: ClientId, run: str, after: RoundId) -> PublishedRound | None:
         """Return the first round published after `after`, or None."""
@@ -70,30 +70,32 @@ class Link(Protocol):
     def snapshot(
         self, client_id: ClientId, run: str, after: RoundId, refused: tuple[bytes, ...] = ()
     ) -> Snapshot | None:
-        """Return a snapshot newer than `after` that is none of the refused ones, or None.
+        """Return a snapshot newer than `after` that is not among the refused ones, or None.
 
         Args:
             refused: digests of snapshots that this client could not use, at most `MAX_REFUSED`.
         """
 
     def submit_snapshot(self, report: Report, blob: bytes) -> None:
-        """Send a copy of the model for late joiners."""
+        """Send a snapshot for late joiners."""
 
     def apply(self, application: bytes) -> Application:
-        """Hand in a signed application, or ask again what became of it."""
+        """Send a signed application, or ask again for its result."""
 
     def submit_masks(self, message: StepMessage) -> bool:
-        """Send the message of a step; True when it was a duplicate."""
+        """Send the message of a step. Return whether it was a duplicate."""
 
     def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: str) -> bytes:
-        """Return what is needed for a step of a round, as bytes for the protection."""
+        """Return what the protection needs for a step of a round, as bytes."""
 
     def goodbye(self, client_id: ClientId, code: str) -> None:
-        """Say that this client ends, so that rounds need not wait for it; its next call undoes it.
+        """Report that this client ends, so that rounds need not wait for it.
+
+        Its next call undoes this.
 
         Args:
-            code: of the error that ends it; empty where it was told to stop, or is done.
+            code: the code of the error that ends it, or empty if it was stopped or is done.
         """
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""

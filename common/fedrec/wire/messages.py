@@ -1,4 +1,4 @@
-"""What travels, as plain values; `convert` turns them into protocol buffers at the edge."""
+"""Messages as plain values. `convert` turns them into protocol buffers and back."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ NO_ROUND = RoundId(0)
 
 
 class Signed:
-    """What one party says under its Ed25519 key: the signature covers every field but itself.
+    """A statement of one party under its Ed25519 key. The signature covers every other field.
 
     Attributes:
-        DOMAIN: says what is signed, so that a signature over one kind is none over another.
+        DOMAIN: the kind of message, so that a signature over one kind is invalid for others.
     """
 
     __slots__ = ()
@@ -86,7 +86,7 @@ class Signed:
 
 
 class CoversRows:
-    """What says which item rows vectors cover, by their number and the digest of their list."""
+    """A message that names the item rows of vectors, by their number and their list's digest."""
 
     __slots__ = ()
 
@@ -95,7 +95,7 @@ class CoversRows:
 
     @property
     def rows(self) -> StatedRows:
-        """The item rows."""
+        """Return the item rows."""
         return StatedRows(n_rows=self.n_rows, digest=self.rows_digest)
 
 
@@ -105,23 +105,23 @@ def _signed(value: Any) -> bytes | str | int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadHeader(Signed, CoversRows):
-    """Announces one client's update of one round and binds it to everything it is about.
+    """Announces a client's update of one round, and binds it to its round, model and rows.
 
-    `kind`, `base_round`, `base_state` and `key_list` are what the coordinator told this client,
-    and what followed from it. They are signed, so that updates of clients that were told
-    different things cannot end up in one sum.
+    `kind`, `base_round`, `base_state` and `key_list` follow from what the coordinator told this
+    client. They are signed, so updates of clients that were told different things cannot enter the
+    same sum.
 
     Attributes:
         base_round: the published round whose model the update starts from.
-        base_state: digest of that model as this client has it, 32 bytes; keyed by the group key
-            where the coordinator must not know the model.
-        key_list: digest of what the round's clients agreed on before, under masks the list of their
-            keys; empty where they agree on nothing.
-        nonce: 16 random bytes that enter the names of the sum's tags; empty where it has none.
-        n_rows, rows_digest: the item rows that the vector covers; see `StatedRows`.
-        length: bytes of the protected vector.
+        base_state: 32-byte digest of that model as this client has it. It is keyed by the group key
+            if the coordinator must not know the model.
+        key_list: digest of what the round's clients agreed on before: under masks the list of their
+            keys. Empty if there is no agreement.
+        nonce: 16 random bytes that enter the names of the sum's tags, or empty without tags.
+        n_rows, rows_digest: the item rows that the vector covers. See `StatedRows`.
+        length: the size of the protected vector in bytes.
         digest: BLAKE3 of those bytes, 32 bytes.
-        signature: Ed25519 over `statement()`, 64 bytes; empty while unsigned.
+        signature: Ed25519 over `statement()`, 64 bytes, or empty while unsigned.
     """
 
     DOMAIN: ClassVar[str] = "fedrec upload v4"
@@ -147,12 +147,12 @@ class UploadHeader(Signed, CoversRows):
 
     @property
     def blob(self) -> Blob:
-        """What the chunks that follow must be."""
+        """Return the length and digest of the chunks that follow."""
         return Blob(length=self.length, digest=self.digest)
 
 
 def manifest_digest(run: str, round_id: RoundId, contributions: tuple[UploadHeader, ...]) -> bytes:
-    """Return the digest of a round's contribution list, independent of the order of arrival."""
+    """Return the digest of a round's contribution list, whatever the order of arrival."""
     ordered = sorted(contributions, key=lambda header: header.client_id)
     return digest(
         "fedrec manifest v1",
@@ -164,7 +164,7 @@ def manifest_digest(run: str, round_id: RoundId, contributions: tuple[UploadHead
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevealStatement(Signed, CoversRows):
-    """The key authority's signed word on what a round's sum is, or on why it does not open it.
+    """The key authority's signed statement on a round's sum, or on why it does not open it.
 
     Attributes:
         manifest_digest: `manifest_digest` of the contributions that were summed.
@@ -172,16 +172,16 @@ class RevealStatement(Signed, CoversRows):
             applied.
         published_digest: BLAKE3 of the sealed sum.
         metrics: the metrics segment of the sum, little-endian int64.
-        n_rows, rows_digest: the item rows that vectors of the rounds after it cover; see
-            `StatedRows`. The key holder of the count round says it first.
-        refused: why nothing was opened, or nothing is published, for operators; else empty.
-        paused: cells that take part no more, because one of their members made a sum unfit: all of
-            this key epoch, in ascending order. What is published is over the others.
-        sequence: one above that of the statement before; the first has 1.
-        previous: `digest` of the statement before.
-        kind: what the round is for.
-        trained: training rounds in the model after it.
-        charged: noisy sums that were opened, this one with them.
+        n_rows, rows_digest: the item rows that vectors of later rounds cover. See `StatedRows`. The
+            key holder of the count round states them first.
+        refused: why nothing was opened or published, for operators, or empty.
+        paused: cells that sit out, because one of their members made a sum invalid: all of this key
+            epoch, in ascending order. The published sum is over the other cells.
+        sequence: one above the previous statement's. The first has 1.
+        previous: the previous statement's `digest`.
+        kind: the kind of the round.
+        trained: the number of training rounds in the resulting model.
+        charged: the number of opened noisy sums, including this one.
     """
 
     DOMAIN: ClassVar[str] = "fedrec reveal v5"
@@ -207,22 +207,22 @@ class RevealStatement(Signed, CoversRows):
     charged: Number = 0
 
     def digest(self) -> bytes:
-        """Return what the next statement names as the one before it."""
+        """Return the digest by which the next statement refers to this one."""
         return digest("fedrec reveal link v1", self.statement(), self.signature)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report(Signed, CoversRows):
-    """A client's signed word on the model that it has after a round, under the epoch's group key.
+    """A client's signed report on its model after a round, under the epoch's group key.
 
     In the papers' protocol each client sends one for every sum that it decrypted. Under every
-    protection one goes with a copy of the model for late joiners, also where the round was
-    published in an earlier epoch.
+    protection, one comes with a snapshot for late joiners, even if the round was published in an
+    earlier epoch.
 
     Attributes:
         state_tag: keyed digest of the shared model after the round.
-        metrics: the metrics segment of the sum, little-endian int64; empty with a copy.
-        n_rows, rows_digest: the item rows that vectors of the rounds after it cover.
+        metrics: the metrics segment of the sum, little-endian int64, or empty with a snapshot.
+        n_rows, rows_digest: the item rows that vectors of later rounds cover.
     """
 
     DOMAIN: ClassVar[str] = "fedrec report v1"
@@ -240,26 +240,26 @@ class Report(Signed, CoversRows):
 
     @property
     def model(self) -> tuple[bytes, StatedRows]:
-        """What clients who have the same model say alike, whatever they measured."""
+        """Return the fields on which clients with the same model agree, whatever they measured."""
         return self.state_tag, self.rows
 
     def content(self) -> tuple[bytes | int, ...]:
-        """Return what clients who decrypted the same sum say alike."""
+        """Return the fields on which clients agree that decrypted the same sum."""
         return self.state_tag, self.metrics, self.n_rows, self.rows_digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FederationInfo:
-    """What a client learns when it calls for the first time.
+    """The facts that a client learns in its first call.
 
     Attributes:
         plan_json: the plan's canonical JSON (`fedrec.plan.agreement`).
         roster_json: the signed roster (`fedrec.identity.roster`).
         server_context: the keyless context of the protection.
-        wrapped_secrets: this client's secrets of the epoch, sealed to its X25519 key; empty
-            where the caller is not in the roster.
-        published_round: the last published round, 0 before the first.
-        statement: the key authority's word on that round, for the revealer.
+        wrapped_secrets: this client's secrets of the epoch, sealed to its X25519 key. Empty if the
+            caller is not in the roster.
+        published_round: the last published round, or 0 before the first.
+        statement: the key authority's statement on that round, for the revealer.
     """
 
     protocol_version: Version
@@ -278,11 +278,10 @@ class FederationInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Nothing to do now; ask again.
+    """There is no task now. The client should ask again.
 
     Attributes:
-        about: a round that was given up, or closed without this client, for that reason; 0 for
-            none.
+        about: a round that was abandoned, or closed without this client, for that reason, or 0.
     """
 
     reason: Reason = ""
@@ -302,7 +301,10 @@ class Train:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reveal:
-    """Recompute a round's sum from its contributions and reveal it: the key authority's task."""
+    """Recompute a round's sum from its contributions and open it.
+
+    Only the key authority gets this task.
+    """
 
     round: Round
     kind: Kind
@@ -314,7 +316,7 @@ class Reveal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTask:
-    """Take the next step of a round; the first one's message was the answer to `Train`."""
+    """Do the next step of a round. The first step's message was the answer to `Train`."""
 
     round: Round
     step: StepName
@@ -323,12 +325,12 @@ class StepTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMessage(Signed):
-    """What a client sends in one step of a round; vectors travel as updates.
+    """A client's message for one step of a round. Vectors travel as updates.
 
     Attributes:
-        step: its name; never that of the step that brings the vector.
-        body: what the protection's `ClientSide` returned.
-        signature: Ed25519 over `statement()`, 64 bytes; empty while unsigned.
+        step: the step's name, never that of the step with the vector.
+        body: the bytes that the protection's `ClientSide` returned.
+        signature: Ed25519 over `statement()`, 64 bytes, or empty while unsigned.
     """
 
     DOMAIN: ClassVar[str] = "fedrec mask message v1"
@@ -345,7 +347,7 @@ class StepMessage(Signed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeSnapshot:
-    """Somebody joined late: send a (sealed) copy of the model of `round`."""
+    """Send a (sealed) snapshot of the model of `round` for a late joiner."""
 
     round: Round
 
@@ -360,16 +362,16 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """What a client remembers of a run, so that a peer that forgot, or a copy, is recognised.
+    """A client's memory of a run, by which an outdated peer or a copied folder is recognised.
 
     A client answers no round twice, so that the round counts its updates.
 
     Attributes:
-        acknowledged_round: of the last update that was acknowledged; 0 for none.
-        acknowledged_digest: that update's BLAKE3; empty for none.
-        statement: the key authority's word on the client's version, where the coordinator seems
+        acknowledged_round: the round of the last acknowledged update, or 0.
+        acknowledged_digest: that update's BLAKE3 digest, or empty.
+        statement: the key authority's statement on the client's version, if the coordinator seems
             not to know that round.
-        header: of that update, where the coordinator seems not to know it.
+        header: the header of that update, if the coordinator seems not to know it.
     """
 
     acknowledged_round: Round = NO_ROUND
@@ -383,18 +385,18 @@ NOTHING = Remembered()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
-    """The last update that a coordinator acknowledged to a client; None for none."""
+    """The last update that a coordinator acknowledged to a client, or None."""
 
     header: UploadHeader | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The answer to a long poll: what to do, and how far the federation is.
+    """The answer to a long poll: the client's task and the federation's progress.
 
     Attributes:
-        epoch: the present key epoch; 0 where nobody said it.
-        latest: the client's last update, where that is not the one which it remembers.
+        epoch: the current key epoch, or 0 if it is unknown.
+        latest: the client's last update, if the client remembers a different one.
     """
 
     published_round: Round
@@ -405,12 +407,12 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """What an applicant hears.
+    """The answer to an application.
 
     Attributes:
-        epoch: the present key epoch.
-        listed: whether its roster lists the applicant, who can enrol then.
-        certificate: the applicant's (PEM), once it is listed.
+        epoch: the current key epoch.
+        listed: whether its roster lists the applicant, which can then enrol.
+        certificate: the applicant's certificate (PEM), once it is listed.
     """
 
     epoch: Number
@@ -420,7 +422,7 @@ class Application:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadStatus:
-    """How much of an upload the coordinator holds durably."""
+    """The part of an upload that the coordinator has durably."""
 
     offset: Number
     accepted: bool
@@ -428,14 +430,14 @@ class UploadStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRound:
-    """A round's result.
+    """The result of a round.
 
     Attributes:
-        contributions: whose updates were counted.
-        statement: the key authority's, where it opened the sum; else None.
-        blob: with a statement the sum, packed as under protection `none`
-            (`fedrec.protection.none`) and sealed under the epoch's group key; in the papers'
-            protocol the ciphertext sum; else the packed sum.
+        contributions: the headers of the counted updates.
+        statement: the key authority's statement, if it opened the sum, or None.
+        blob: the sum. With a statement, it is packed as under protection `none`
+            (`fedrec.protection.none`) and sealed under the epoch's group key. In the papers'
+            protocol it is the ciphertext sum. Otherwise it is the packed sum.
     """
 
     round: Round
@@ -448,11 +450,11 @@ class PublishedRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The shared model after a published round, sealed where the protection hides it.
+    """The shared model after a published round, sealed if the protection hides it.
 
     Attributes:
-        statement: the key authority's on the round, where that vouches for the model.
-        reports: of clients who have the same model, where they vouch for it.
+        statement: the key authority's statement on the round, if that confirms the model.
+        reports: the reports of clients with the same model, if they confirm it.
     """
 
     round: Round

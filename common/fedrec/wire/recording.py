@@ -1,8 +1,8 @@
-"""Files of recorded calls: every message as its bytes were, one frame each.
+"""Files of recorded calls: every message as its original bytes, in one frame each.
 
-A file begins with `MAGIC`. A frame is a head of fixed size, the method's name and the message;
-the head names both lengths, so that a file whose end is missing is readable up to there. A frame
-of kind ``limit`` says that nothing was recorded after it.
+A file begins with `MAGIC`. A frame consists of a head of fixed size, the method's name and the
+message. The head has both lengths, so a truncated file is readable up to its end. A frame of kind
+``limit`` marks that nothing was recorded after it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fedrec.durable import make_private, unwritten
 from fedrec.errors import StorageError
 
 Kind = Literal["request", "response", "limit"]
-"""What a client sent, what it was answered, or the end of the recording."""
+"""A request, a response, or the end of the recording."""
 
 MAGIC = b"fedrec wire recording 1\n"
 SUFFIX = ".frames"
 MAX_RECORDED_BYTES = 64 * 1024 * 1024
-"""gRPC takes 4 MiB here; a file in which a frame claims more than this is damaged."""
+"""gRPC's limit is 4 MiB here. A file with a longer frame is damaged."""
 
 _HEAD = struct.Struct("<IHBQd")
 _KINDS: tuple[Kind, ...] = ("request", "response", "limit")
@@ -35,8 +35,8 @@ class Frame:
     """One message of a call.
 
     Attributes:
-        call: number of the call, from 1, within the file.
-        method: as gRPC names it, such as `/package.Service/Method`.
+        call: the call's number within the file, from 1.
+        method: gRPC's name of the method, such as `/package.Service/Method`.
         unix_seconds: when the coordinator read or wrote it.
     """
 
@@ -48,16 +48,16 @@ class Frame:
 
 
 class FrameWriter:
-    """Appends frames to a new file that only its owner reads.
+    """Appends frames to a new file that only its owner can read.
 
     Args:
         path: a file that does not exist.
-        max_bytes: what the file may have; the frame that would exceed it is left out, and so is
+        max_bytes: the file's size limit. The frame that would exceed it is left out, and so is
             everything after it.
 
     Raises:
-        SettingsError: when the file cannot be made there.
-        StorageError: when the disk refuses.
+        SettingsError: when the file cannot be created there.
+        StorageError: when the disk refuses the write.
     """
 
     def __init__(self, path: Path, *, max_bytes: int) -> None:
@@ -74,14 +74,14 @@ class FrameWriter:
 
     @property
     def is_open(self) -> bool:
-        """Whether frames are still taken."""
+        """Return whether frames are still accepted."""
         return self._file is not None
 
     def append(self, frame: Frame) -> bool:
-        """Write a frame; return False where it is left out because the file is full or closed.
+        """Write a frame. Return False if it is left out because the file is full or closed.
 
         Raises:
-            OSError: when the disk does not take it.
+            OSError: when the disk refuses the write.
         """
         if self._file is None:
             return False
@@ -96,20 +96,20 @@ class FrameWriter:
             frame.unix_seconds,
         )  # fmt: skip
         self._file.write(head + method + frame.message)
-        # A coordinator that is killed leaves all but the frame that it was writing.
+        # If the coordinator is killed, only the frame that it was writing is lost.
         self._file.flush()
         self._left -= needed
         return True
 
     def close(self) -> None:
-        """Write what is still in memory and take no more."""
+        """Write the buffered frames, and accept no more."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
 
 class FrameReader:
-    """Reads a file's frames one after the other, as far as they are whole.
+    """Reads a file's frames in order, as far as they are whole.
 
     Attributes:
         truncated: after reading, whether the file ends within a frame.
@@ -125,7 +125,7 @@ class FrameReader:
         """Yield every whole frame.
 
         Raises:
-            StorageError: when the file is no recording, or is damaged before its end.
+            StorageError: when the file is not a recording, or is damaged before its end.
         """
         self.truncated = self.limited = False
         with self._path.open("rb") as file:

@@ -1,7 +1,7 @@
-"""What a coordinator that lost its folder begins with: the key authority's word, in one file.
+"""The key authority's file from which a coordinator rebuilds a lost folder.
 
-The operator carries it. Nothing in it is readable to the coordinator but what it knew before: the
-sum and the model are sealed under the group key of their epoch, as on the wire.
+The operator carries it. The coordinator can only read what it knew before: the sum and the model
+are sealed under the group key of their epoch, as on the wire.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_BYTES = 1 << 31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Headers:
-    """The headers of a round's updates by themselves."""
+    """The headers of a round's updates, without their payloads."""
 
     contributions: Annotated[tuple[UploadHeader, ...], check_contributions]
 
@@ -38,26 +38,26 @@ def pack_headers(headers: tuple[UploadHeader, ...]) -> bytes:
 
 
 def unpack_headers(raw: bytes) -> tuple[UploadHeader, ...]:
-    """Read what `pack_headers` wrote; no signature is verified.
+    """Read bytes from `pack_headers`. No signature is verified.
 
     Raises:
-        ProtocolError: it is something else.
+        ProtocolError: the bytes are not such headers.
     """
     return _HEADERS.from_bytes(raw).contributions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPoint:
-    """Where a run stands, as the key authority knows it.
+    """The state of a run, as the key authority knows it.
 
     Attributes:
         run: the run's name.
         keys: the newest key epoch.
-        statement: on the last round that was opened; None where none was.
+        statement: the statement on the last opened round, or None.
         head: the last statement of all, which may be a refusal.
-        contributions: the headers of what was summed in that round; empty where they are unknown.
-        sealed: the round's sealed sum; empty where it is unknown.
-        model: the sealed model after it; empty where members have to send a copy.
+        contributions: the headers of the updates in that round's sum, or empty if they are unknown.
+        sealed: the round's sealed sum, or empty if it is unknown.
+        model: the sealed model after it, or empty if members must send a snapshot.
         former: rosters that name an earlier revealer, newest first.
     """
 
@@ -72,7 +72,7 @@ class RecoveryPoint:
 
     @property
     def revealers(self) -> tuple[PublicIdentity, ...]:
-        """Who signed statements, the present one first."""
+        """Return the parties that signed statements, the current one first."""
         rosters = (self.keys.roster, *self.former)
         return tuple(roster.revealer for roster in rosters if roster.revealer is not None)
 
@@ -92,13 +92,13 @@ class RecoveryPoint:
 
     @classmethod
     def from_bytes(cls, raw: bytes, name: str) -> RecoveryPoint:
-        """Read what `to_bytes` wrote; the statements' signatures are not verified.
+        """Read bytes from `to_bytes`. The statements' signatures are not verified.
 
         Args:
-            name: the file, for errors.
+            name: the file's name, for errors.
 
         Raises:
-            FedrecError: it is damaged, or something else.
+            FedrecError: the bytes are damaged, or not a recovery point.
         """
         document = Document.parse(raw, KIND, name)
         keys = KeyEpoch.from_json(document.json_text("keys").encode())

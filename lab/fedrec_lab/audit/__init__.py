@@ -1,8 +1,8 @@
-"""What the sums that a plan would release say about single users: one audit for each kind of sum.
+"""Audits of released sums: what they reveal about single users, for each kind of sum.
 
-An audit reads everybody's data, so it runs where the data is, before the federation does. It
-looks for users whom one inference, written down with each audit, determines. Others may be
-determined by better ones: what an audit finds is a lower bound.
+An audit reads all users' data, so it runs where the data is, before the federation starts. It finds
+the users that one documented inference determines. Better inferences may determine others, so its
+result is a lower bound.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ AUDITS: Mapping[str, Audit] = {
     "pairs": audit_pairs,
     "sketches": audit_sketches,
 }
-"""By the kind of an algorithm's sums, as `About.audit` names it."""
+"""The audit for each kind of sum, as `About.audit` names it."""
 
 
 def audit(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
-    """Return what the sums of a plan over these users would determine.
+    """Return what a plan's sums over these users would determine.
 
     Args:
-        users: all users whose data meets in the sums.
+        users: all users whose data is in the sums.
         n_items: size of the catalogue.
     """
     return AUDITS[about_algorithm(plan).audit](plan, users, n_items)

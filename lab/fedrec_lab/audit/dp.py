@@ -1,14 +1,14 @@
-"""A canary audit of the noise: attack the mechanism as hard as its promise allows for.
+"""A canary audit of the noise: attack the mechanism in its worst case.
 
-The worst case is played many times, with the code that clients run: a canary, whose whole
-contribution is one value that nobody else touches, is among the users or not, and the attacker
-looks at that value of the sum. How often the attacker is right bounds epsilon from below (for
-every event S, P(S | present) <= exp(epsilon) P(S | absent) + delta, and the other way round), with
-the confidence of Clopper and Pearson's intervals. A lower bound above the promise proves it wrong;
-one below proves nothing.
+The worst case is repeated many times, with the code that clients run. A canary is among the users
+or not. Its whole contribution is one value that no other user touches, and the attacker looks at
+that value of the sum. The attacker's success rate bounds epsilon from below: for every event S, P(S
+| present) <= exp(epsilon) P(S | absent) + delta, and the other way round. The confidence is that of
+Clopper and Pearson's intervals. A lower bound above the guarantee refutes it. A lower bound below
+it proves nothing.
 
-Gaussian noise promises an epsilon for every delta. All of them are tried, because few trials say
-little at a small delta and much at a large one.
+Gaussian noise guarantees an epsilon for every delta. All of them are tested, because few trials
+show little at a small delta and much at a large one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedrec.privacy.clipping import clipped_to
 from fedrec.privacy.mechanism import Mechanism
 
 Release = Callable[[Layout, Sequence[NDArray[np.int64]]], NDArray[np.int64]]
-"""Makes the noisy sum of clients' exact vectors."""
+"""A function that makes the noisy sum of clients' exact vectors."""
 
 DELTAS = (1e-3, 1e-2, 1e-1)
 _N_ITEMS = 2
@@ -37,7 +37,7 @@ _HALVINGS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedDelta:
-    """One delta: what was promised for a round, and what the attacker achieved at least."""
+    """One delta: the guarantee for a round, and the least that the attacker achieved."""
 
     delta: float
     claimed: float
@@ -45,7 +45,7 @@ class AuditedDelta:
 
     @property
     def holds(self) -> bool:
-        """Whether the promise was not refuted."""
+        """Return whether the guarantee was not refuted."""
         return self.audited <= self.claimed
 
 
@@ -54,9 +54,9 @@ class CanaryReport:
     """The audit of one noisy sum.
 
     Attributes:
-        trials: sums with the canary, and as many without.
-        confidence: with which all lower bounds hold together.
-        present, absent: mean of the attacked value, in units of the clip.
+        trials: the number of sums with the canary, and as many without.
+        confidence: the confidence of all lower bounds together.
+        present, absent: the mean of the attacked value, in units of the clip.
         deviation: its standard deviation without the canary, in units of the clip.
     """
 
@@ -69,7 +69,7 @@ class CanaryReport:
 
     @property
     def holds(self) -> bool:
-        """Whether no promise was refuted."""
+        """Return whether no guarantee was refuted."""
         return all(finding.holds for finding in self.findings)
 
 
@@ -80,14 +80,15 @@ def audit_noise(
     confidence: float = 0.99,
     release: Release | None = None,
 ) -> CanaryReport:
-    """Attack one training round's sum under a plan.
+    """Attack the sum of one training round under a plan.
 
     Args:
-        trials: sums with the canary, and as many without; half of them choose the attack.
-        release: how clients' vectors become the sum; the product's own way by default.
+        trials: the number of sums with the canary, and as many without. Half of them choose the
+            attack.
+        release: makes the sum from clients' vectors. By default, as the product does.
 
     Raises:
-        SettingsError: the plan asks for no noise.
+        SettingsError: the plan has no noise.
     """
     layout = Layout.of(plan, _N_ITEMS)
     if layout.mechanism is None:
@@ -100,7 +101,7 @@ def audit_noise(
     absent = _observed(layout, makes, place, 0, trials)
     present = _observed(layout, makes, place, 2 * layout.mechanism.bound, trials)
     deltas = (plan.privacy.delta, *(delta for delta in DELTAS if delta > plan.privacy.delta))
-    # Every delta is tried in both directions, and each direction takes two intervals.
+    # Each delta is tested in both directions, and each direction uses two intervals.
     error = (1.0 - confidence) / (4 * len(deltas))
     unit = float(layout.mechanism.bound)
     return CanaryReport(
@@ -123,7 +124,7 @@ def audit_noise(
 
 
 def noisy_sum(layout: Layout, vectors: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return the sum of what clients send."""
+    """Return the noisy sum of clients' messages."""
     total = np.zeros(layout.length, dtype=np.int64)
     for vector in vectors:
         total += layout.add_noise(vector)
@@ -132,7 +133,7 @@ def noisy_sum(layout: Layout, vectors: Sequence[NDArray[np.int64]]) -> NDArray[n
 
 @cache
 def share_bounds(hits: int, trials: int, error: float) -> tuple[float, float]:
-    """Return Clopper and Pearson's bounds of a share, each wrong with probability `error`."""
+    """Return Clopper and Pearson's bounds of a proportion, each wrong with probability `error`."""
     low = 0.0 if hits == 0 else _solve(lambda p: _tail(hits, trials, p) > error)
     high = 1.0 if hits == trials else _solve(lambda p: 1.0 - _tail(hits + 1, trials, p) < error)
     return low, high
@@ -143,14 +144,14 @@ def _claimed(mechanism: Mechanism, delta: float) -> float:
 
 
 def _attacked(layout: Layout) -> int:
-    """Return the last value that carries noise: a row that nobody touches."""
+    """Return the last value that carries noise, in a row that no user touches."""
     return int(np.nonzero(layout.noisy)[0][-1])
 
 
 def _observed(
     layout: Layout, release: Release, place: int, size: int, trials: int
 ) -> NDArray[np.float64]:
-    """Return the attacked value of many sums; the canary has `size` there before it is clipped."""
+    """Return the attacked value of many sums. The canary has `size` there before clipping."""
     mechanism = layout.mechanism
     assert mechanism is not None
     canary = np.zeros(layout.change_slice.stop, dtype=np.int64)
@@ -164,9 +165,9 @@ def _observed(
 def _bound(
     likely: NDArray[np.float64], rare: NDArray[np.float64], delta: float, error: float
 ) -> float:
-    """Return a lower bound of epsilon from the event that the value is above a threshold.
+    """Return a lower bound of epsilon from the event that the value exceeds a threshold.
 
-    The first half of the trials chooses the threshold, the second one is counted.
+    The first half of the trials chooses the threshold. The second half is counted.
     """
     half = len(likely) // 2
     best, threshold = -math.inf, 0.0
@@ -202,7 +203,7 @@ def _log_choose(trials: int) -> NDArray[np.float64]:
 
 
 def _solve(holds: Callable[[float], bool]) -> float:
-    """Return where a condition begins to hold, between 0 and 1."""
+    """Return the point between 0 and 1 from which a condition holds."""
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0

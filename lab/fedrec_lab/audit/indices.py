@@ -1,15 +1,14 @@
-"""The audit of indices in the clear: what the rows that a user sends say about its history.
+"""The audit of indices in the clear: what a user's transmitted rows reveal about its history.
 
-The papers' Top-K sends (index, value) pairs, and a client that sends only the rows that were
-touched sends indices, too. Encryption does not cover them. Here a vector has its zeros, so that no
-index travels unless `update.indices` is "clear"; this audit measures what is given away then, or
-would be, on the data of this machine, with one user for each client as in the papers. Zeros that
-fill a short message up are left out: they are at the lowest indices in every client's messages.
+The papers' Top-K sends (index, value) pairs. A client that sends only the touched rows sends
+indices, too. Encryption does not cover them. Here a vector includes its zeros, so no index travels
+unless `update.indices` is "clear". This audit measures what indices reveal then, or would reveal,
+on this machine's data, with one user for each client as in the papers. Zeros that pad a short
+message are left out: they have the lowest indices in every client's messages.
 
-The guess is a simple one: the items whose rows had a value that is not zero in every round that was
-seen, since a user's own items come back and its sampled negatives are others each time. A reader
-who knows the seed and the user's id, or looks at values, does better: what is found is a lower
-bound.
+The guess is simple: the items whose rows had a nonzero value in every observed round. A user's own
+items recur, while its sampled negatives change. A reader that knows the seed and the user's id, or
+looks at values, does better, so the result is a lower bound.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from fedrec.plan.schema import Plan
 from fedrec.training.learner import Learner
 
 FULL = 0.9
-"""Precision and recall above which a history counts as given away."""
+"""Precision and recall from which a history counts as revealed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundLeak:
-    """How well histories are guessed after some rounds, as means over users.
+    """The accuracy of guessed histories after some rounds, as means over users.
 
     Attributes:
-        rounds: rounds that the guess is from.
-        precision: share of the guessed items that are the user's; of users for whom some are.
+        rounds: the number of rounds that the guess uses.
+        precision: share of the guessed items that are the user's, over users with a guess.
         recall: share of the user's training items that are guessed.
-        known_users: users of whom both are at least 0.9.
-        guessed: guessed items of a user.
+        known_users: the number of users for which both are at least 0.9.
+        guessed: the number of guessed items of a user.
     """
 
     rounds: int
@@ -53,12 +52,12 @@ class RoundLeak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexLeak:
-    """What indices in the clear would give away.
+    """The leak through indices in the clear, actual or hypothetical.
 
     Attributes:
-        sent: what a user sends, or would.
-        is_sent: whether it does: `update.indices` is "clear".
-        chance: precision of a guess at random: the users' mean share of the catalogue.
+        sent: what a user sends, or would send.
+        is_sent: whether users send it, because `update.indices` is "clear".
+        chance: precision of a random guess, which is the users' mean share of the catalogue.
         rounds: after one round, after two, and so on.
     """
 
@@ -79,12 +78,13 @@ def audit_indices(
     most_users: int = 0,
     on_round: Callable[[int], None] = lambda _: None,
 ) -> IndexLeak:
-    """Train users as clients of their own, and guess their histories from the rows they would send.
+    """Train each user as a client, and guess the histories from the rows that clients would send.
 
     Args:
-        users: the whole federation; everybody takes part in every round.
+        users: the whole federation. All users take part in every round.
         n_items: size of the catalogue.
-        most_users: measure so many users, evenly chosen; 0 for all. All train all the same.
+        most_users: the number of users to measure, evenly chosen, or 0 for all. All users train
+            anyway.
         on_round: called with a round's number, from 1, when it is done.
 
     Raises:
@@ -145,13 +145,13 @@ def guessed_items(times: NDArray[np.int64], n_rounds: int) -> NDArray[np.int64]:
     """Return the items whose rows came in every round.
 
     Args:
-        times: in how many rounds each item's row came, int64 (n_items,).
+        times: the number of rounds with each item's row, int64 (n_items,).
     """
     return np.flatnonzero(times >= n_rounds)
 
 
 def leak_of(guesses: list[tuple[NDArray[np.int64], NDArray[np.int64]]], n_rounds: int) -> RoundLeak:
-    """Return the means of pairs of guessed and held items, one pair for each user."""
+    """Return the means over pairs of guessed and held items, one pair for each user."""
     precisions, recalls, known = [], [], 0
     for guessed, held in guesses:
         right = len(np.intersect1d(guessed, held))

@@ -1,19 +1,20 @@
 """The audit of sketches: which rows of pair counts follow from sums along few directions.
 
-Released are Y_1 = G Omega and Y_t = G Q with Q = orth(Y_{t-1}), G the counts of pairs and c its
-diagonal. Omega is public and each Q follows from what is released, so each row g of G is measured
-by known numbers: y = g [Omega, Q, ...]. Those are far fewer than its entries. But a row of which
-few are not zero follows from some s log n of them, s their number. So the audit does what anybody
-could who has the sums: orthogonal matching pursuit, the entry that explains most of what is left of
-y, least squares over all entries so found, and again; a row is decoded where whole numbers explain
-y and nothing is left. G is symmetric: an entry of a decoded row is known in another one, which
-then has fewer unknown ones, so all rows are tried again until none falls any more.
+Released are Y_1 = G Omega and Y_t = G Q with Q = orth(Y_{t-1}), where G has the pair counts and c
+is its diagonal. Omega is public and each Q follows from the released sums, so the measurements of
+each row g of G are known: y = g [Omega, Q, ...]. There are far fewer of them than entries. But a
+row with s nonzero entries follows from about s log n of them. So the audit does what any reader of
+the sums could do, orthogonal matching pursuit. It takes the entry that explains most of the
+residual of y, fits all entries so found by least squares, and repeats. A row is decoded if whole
+numbers explain y and no residual is left. G is symmetric: an entry of a decoded row is known in
+another row, which then has fewer unknown entries. So all rows are tried again until no more are
+decoded.
 
-As many sums as there are items need no such method: all rows follow by linear algebra.
+With as many sums as items, no such method is needed: all rows follow by linear algebra.
 
-It is a lower bound: one method, which knows nothing of the users and gives up after a quarter as
-many entries as there are measurements, and after 64. Rows of the fewest holders are tried, up to
-128 of them; the others have more counts that are not zero.
+The result is a lower bound. The method knows nothing about the users. It gives up after a quarter
+as many entries as measurements, and after 64. It tries only rows of the items with the fewest
+holders, up to 128 of them. Other rows have more nonzero counts.
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ from fedrec_lab.audit.sums import AuditCount, AuditReport, pair_counts_of
 _MOST_ROWS = 128
 _MOST_ENTRIES = 64
 _SMALL = 5
-"""Users who hold a pair: fewer are a small count in any federation."""
+"""Pairs with fewer holders count as rare: such a count is small in any federation."""
 _ROWS_AT_ONCE = 64
 _NOTHING_LEFT = 1e-6
-"""Of the length of what was measured; least squares leave about 1e-12 of it."""
+"""Largest relative residual of a decoded row. Least squares leave about 1e-12."""
 
 Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Decoded:
-    """What was decoded: rows of G by their place."""
+    """The decoded rows of G, by position."""
 
     rows: NDArray[np.int64]
     counts: Matrix
 
 
 def measurements(gram: Matrix, active: NDArray[np.int64], seed: int, dim: int, sums: int) -> Matrix:
-    """Return what each row of G is measured by, (n, sums x dim): the directions side by side."""
+    """Return the directions that measure each row of G, side by side, (n, sums x dim)."""
     found = [drawn_directions(seed, active, dim)]
     for _ in range(sums - 1):
         found.append(orthonormal(gram @ found[-1]))
@@ -57,12 +58,12 @@ def measurements(gram: Matrix, active: NDArray[np.int64], seed: int, dim: int, s
 
 
 def decoded_rows(measured: Matrix, directions: Matrix, holders: Matrix) -> _Decoded:
-    """Return the rows of G that follow from what was measured; see the module's docstring.
+    """Return the rows of G that follow from the measurements. See the module's docstring.
 
     Args:
         measured: Y, all sums side by side, (n, n_measurements).
-        directions: what they were measured by, in the same form.
-        holders: the diagonal of G, which is published, too.
+        directions: the directions of the measurements, in the same form.
+        holders: the diagonal of G, which is also published.
     """
     n_items = len(holders)
     if directions.shape[1] >= n_items and np.linalg.matrix_rank(directions) == n_items:
@@ -99,7 +100,7 @@ def decoded_rows(measured: Matrix, directions: Matrix, holders: Matrix) -> _Deco
 def _pursued(
     measured: Matrix, directions: Matrix, hidden: NDArray[np.bool_]
 ) -> list[Matrix | None]:
-    """Return the unknown counts of some rows, None where they do not follow."""
+    """Return the unknown counts of some rows, or None for rows that do not follow."""
     n_rows, n_measurements = measured.shape
     lengths = np.maximum(np.linalg.norm(directions, axis=1), np.finfo(float).tiny)
     unit = directions / lengths[:, None]
@@ -133,7 +134,7 @@ def _pursued(
 
 
 def _whole(measured: Matrix, directions: Matrix, support: list[int]) -> Matrix | None:
-    """Return the counts that explain a row, where they are numbers of users."""
+    """Return the counts that explain a row, if they are whole numbers of users."""
     counts = np.zeros(len(directions))
     if support:
         values, *_ = np.linalg.lstsq(directions[support].T, measured, rcond=None)
@@ -144,10 +145,10 @@ def _whole(measured: Matrix, directions: Matrix, support: list[int]) -> Matrix |
 
 
 def audit_sketches(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
-    """Return which pair counts the sums let decode, and whose they are.
+    """Return the pair counts that the sums reveal, and the users that they determine.
 
     Raises:
-        SettingsError: noise lies on the sums.
+        SettingsError: the sums have noise.
     """
     if plan.privacy.mechanism != "none":
         raise SettingsError(
@@ -155,7 +156,7 @@ def audit_sketches(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
             "sums with noise on every value.",
             remedy="Audit the noise itself with `fedrec audit --only dp`.",
         )
-    # What sums sketches says how many directions there are, and how many sums.
+    # The algorithm defines the number of directions and of sums.
     settings = plan.algorithm.model_dump()
     most, sums = int(settings["dim"]), int(settings["sums"])
     least = plan.federation.minimum_item_users
@@ -177,9 +178,9 @@ def audit_sketches(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
     return AuditReport(
         released=f"{sums} x {most} sums over each row of pair counts of the "
         f"{len(active)} items that {least} or more hold",
-        inference=f"rows of pair counts that follow from their sums, by orthogonal matching "
-        f"pursuit, among the {tried} items of the fewest holders; a user is determined who alone "
-        "holds an item whose row follows; as many sums as items give all rows",
+        inference="rows of pair counts that follow from their sums, by orthogonal matching "
+        f"pursuit, among the {tried} items with the fewest holders. A user is determined "
+        "if it alone holds an item whose row follows. As many sums as items give all rows",
         n_users=len(users),
         n_items=n_items,
         n_active=len(active),
@@ -192,7 +193,7 @@ def audit_sketches(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
 
 
 def _findings(found: _Decoded, gram: Matrix, least: int, dim: int) -> list[AuditCount]:
-    """Say what was decoded at one number of directions."""
+    """Describe the decoded rows for one number of directions."""
     upper = np.triu(np.ones(gram.shape, dtype=np.bool_), 1)
     few = max(least, _SMALL)
     small = upper & (gram > 0) & (gram < few)
@@ -223,7 +224,7 @@ def _findings(found: _Decoded, gram: Matrix, least: int, dim: int) -> list[Audit
 
 
 def _sole_holders(users: UserSplit, items: NDArray[np.int64]) -> list[int]:
-    """Return the users who hold one of these items."""
+    """Return the users that hold one of these items."""
     owner = users.train_owner
     found: list[int] = np.unique(owner[np.isin(users.train_items, items)]).tolist()
     return found

@@ -1,21 +1,21 @@
-"""The audits of item rows and of pair counts: what sums say about single users.
+"""The audits of item rows and of pair counts: what sums reveal about single users.
 
-Item rows are explained with `audit_rows`. Pair counts determine whose history follows from how many
-users hold each pair of items. Released is G: for every two items that enough users hold the number
-of users who hold both, and on the diagonal the holders of each. With G_jk = 1 exactly one user
-holds j and k; with G_jj = 1, where `minimum_item_users` allows it, exactly one holds j, and then k
-stands for j below. About that user every other item i is
+`audit_rows` explains item rows. Pair counts determine histories as follows. Released is G: for
+every two items with enough holders, the number of users that hold both, and on the diagonal the
+holders of each item. If G_jk = 1, exactly one user holds j and k. If G_jj = 1, where
+`minimum_item_users` allows it, exactly one user holds j, and k means j below. For that user, every
+other item i is
 
-    out        if G_ij = 0 or G_ik = 0: nobody holds it with both;
-    certain    if G_ij = G_jj or G_ik = G_kk: all holders of j, or of k, hold it; or
+    out        if G_ij = 0 or G_ik = 0: no user holds it with both,
+    certain    if G_ij = G_jj or G_ik = G_kk: all holders of j, or of k, hold it, or
                if G_ij + G_ik > G_ii: some holder of i holds both j and k, and that is the user.
 
-These are Bonferroni's bounds on how many users hold i, j and k. Where every item is one or the
-other, the user's history among these items is determined. Its reader can take it from G, and
-what is left is the G of all others: the audit does so until it finds nobody any more.
+These are Bonferroni's bounds on the number of users that hold i, j and k. If every item is one or
+the other, the user's history among these items is determined. A reader can subtract it from G, and
+what is left is the G of all others. The audit repeats this until it finds no more users.
 
-It is a lower bound. It uses three items at a time and no knowledge from elsewhere; users may be
-determined by the equations as a whole, or by who knows some of their items.
+The result is a lower bound. The inference uses three items at a time and no other knowledge. The
+equations as a whole may determine further users, and so may knowledge of some of their items.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from fedrec.plan.schema import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditCount:
-    """A number and what it counts.
+    """A number with its meaning.
 
     Attributes:
-        key: stable, for programs.
+        key: a stable name, for programs.
     """
 
     key: str
@@ -47,13 +47,13 @@ class AuditCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """The users whom released sums determine, as far as one inference goes.
+    """The users that released sums determine, according to one inference.
 
     Attributes:
-        released: which sums were looked at.
-        inference: how a user was found.
-        n_active: items with at least `minimum_item_users` holders.
-        determined: the users whose training items among the active ones the sums determine.
+        released: the sums that were checked.
+        inference: how a user is found.
+        n_active: the number of items with at least `minimum_item_users` holders.
+        determined: the users whose active training items the sums determine.
         findings: further counts.
         advice: the setting that would change this, and how.
     """
@@ -70,21 +70,21 @@ class AuditReport:
 
 
 def audit_rows(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
-    """Return who is the only holder of an item whose row is released.
+    """Return the users that are the only holder of an item with a released row.
 
-    The change of an item's row is a sum over the users who touched it, and those who hold it are
-    among them. With one holder, and few negatives beside it, the row is that user's data, and its
-    direction the user's own vector. Rows of items with fewer than `minimum_item_users` holders are
-    never updated. The audit counts holders only: where negatives are drawn a row also has users who
-    do not hold the item, and a series of sums says more than one.
+    The change of an item's row is a sum over the users that touched it, which include its holders.
+    With one holder and few negatives, the row is that user's data, and its direction is the user's
+    own vector. Rows of items with fewer than `minimum_item_users` holders are never updated. The
+    audit only counts holders. If negatives are drawn, a row also includes users that do not hold
+    the item, and a series of sums reveals more than one.
 
     Raises:
         SettingsError: updates have no rows of items.
     """
     if not any(tensor.per_item for tensor in algorithm_of(plan, n_items).tensors):
         raise SettingsError(
-            f"The updates of these settings of {plan.algorithm.name} have no rows of items: item "
-            "counts are all that is summed, of items that enough users hold.",
+            f"With these settings, the updates of {plan.algorithm.name} have no rows of items: "
+            "only the counts of items with enough holders are summed.",
             remedy="There is nothing here to audit.",
         )
     least = plan.federation.minimum_item_users
@@ -97,7 +97,7 @@ def audit_rows(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
     fewest = int(holders[active].min()) if active.any() else 0
     return AuditReport(
         released=f"sums of {plan.algorithm.name} for the rows of the {int(active.sum())} items "
-        f"that {least} or more users hold",
+        f"with {least} or more holders",
         inference="an item that only one user holds: its row is that user's data",
         n_users=len(users),
         n_items=n_items,
@@ -113,7 +113,7 @@ def audit_rows(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
             AuditCount(
                 key="items_kept_back",
                 count=int(rare.sum()),
-                sentence=f"items have fewer than {least} holders; their rows are never released",
+                sentence=f"items have fewer than {least} holders, so their rows are never released",
             ),
             AuditCount(
                 key="items_of_one_user",
@@ -137,12 +137,12 @@ _MOST_ITEMS = 16_384
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Inferred:
-    """What follows from the counts about each user, bool (n_users,).
+    """The consequences of the counts for each user, bool (n_users,).
 
     Attributes:
-        determined: whose items follow, in the end.
-        directly: whose items follow before anybody was taken from the counts.
-        alone: who holds an item or a pair that nobody else holds.
+        determined: users whose items follow in the end.
+        directly: users whose items follow before any user is subtracted from the counts.
+        alone: users that hold an item or a pair that no other user holds.
         gram: the counts G, int32 (n_items, n_items).
     """
 
@@ -155,16 +155,16 @@ class Inferred:
 def determined_users(
     pointers: NDArray[np.int64], items: NDArray[np.int64], n_items: int
 ) -> Inferred:
-    """Return who is determined by the counts; see the module's docstring.
+    """Return the users that the counts determine. See the module's docstring.
 
     Args:
         pointers, items: the users' items, ascending, as compressed rows.
-        n_items: items that are counted.
+        n_items: the number of counted items.
     """
     from fedrec_lab.audit.accelerators.determined_users import look_for_users
 
     gram = _gram(pointers, items, n_items)
-    # Items of many holders first: there a pair that decides nothing is given up early.
+    # Items with many holders first: there a pair that decides nothing is dropped early.
     order = np.argsort(-np.diag(gram), kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(n_items)
@@ -190,7 +190,7 @@ def determined_users(
 
 
 def audit_pairs(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
-    """Return whose training items the pair counts determine; see the module's docstring."""
+    """Return the users whose training items follow from pair counts. See the module's docstring."""
     least = plan.federation.minimum_item_users
     active, pointers, items = _counted(users, n_items, least)
     sizes = np.diff(pointers)
@@ -201,9 +201,9 @@ def audit_pairs(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
     return AuditReport(
         released=f"how many users hold each pair of the {len(active)} items that {least} or more "
         "hold",
-        inference="an item that only one user holds, or a pair of items that only one user holds "
-        "and whose counts with every other item say whether that user has it, too; then again "
-        "without the users who were found",
+        inference="an item that only one user holds, or a pair that only one user holds and "
+        "whose counts with every other item show whether that user has it, too. Then "
+        "again without the users found",
         n_users=len(users),
         n_items=n_items,
         n_active=len(active),
@@ -213,7 +213,7 @@ def audit_pairs(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
             AuditCount(
                 key="determined_directly",
                 count=int(inferred.directly.sum()),
-                sentence="of them at once, the others only after these were taken away",
+                sentence="of them at once, the others only after subtracting these",
             ),
             AuditCount(
                 key="determined_completely",
@@ -223,7 +223,7 @@ def audit_pairs(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
             AuditCount(
                 key="users_with_a_pair_alone",
                 count=int(inferred.alone.sum()),
-                sentence="users hold a pair of items, or an item, that nobody else holds",
+                sentence="users hold a pair of items, or an item, that no other user holds",
             ),
             AuditCount(
                 key="pairs_of_one_user",
@@ -236,15 +236,15 @@ def audit_pairs(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
                 sentence="counted items are held by exactly one user",
             ),
         ),
-        advice="Raise federation.minimum_item_users: fewer items are counted, and rare ones tell "
-        "most. Pair counts of one remain; only another algorithm avoids them.",
+        advice="Raise federation.minimum_item_users: fewer items are counted, and rare ones "
+        "reveal most. Pair counts of one remain. Only another algorithm avoids them.",
     )
 
 
 def pair_counts_of(
     users: UserSplit, n_items: int, least: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return the items that so many users hold at least, and G over them."""
+    """Return the items with at least this many holders, and G over them."""
     active, pointers, items = _counted(users, n_items, least)
     return active, _gram(pointers, items, len(active))
 
@@ -252,14 +252,14 @@ def pair_counts_of(
 def _counted(
     users: UserSplit, n_items: int, least: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the items that are counted, and users' items among them as compressed rows."""
+    """Return the counted items, and users' items among them as compressed rows."""
     holders = np.bincount(users.train_items, minlength=n_items)
     active = np.nonzero(holders >= least)[0]
     if len(active) > _MOST_ITEMS:
         raise SettingsError(
-            f"{len(active)} items have {least} holders or more; the audit of pairs takes at most "
-            f"{_MOST_ITEMS}.",
-            remedy="Raise federation.minimum_item_users, or leave rare items out of the data.",
+            f"{len(active)} items have {least} holders or more, but the audit of pairs takes at "
+            f"most {_MOST_ITEMS}.",
+            remedy="Raise federation.minimum_item_users, or remove rare items from the data.",
         )
     position = np.full(n_items, -1, dtype=np.int64)
     position[active] = np.arange(len(active))

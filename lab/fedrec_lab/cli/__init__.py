@@ -1,1 +1,1 @@
-"""The verbs of the laboratory, a file per verb; heavy imports happen within the verbs."""
+"""The commands of the laboratory, one file each. Heavy imports happen within the commands."""

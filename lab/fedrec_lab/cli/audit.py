@@ -1,4 +1,4 @@
-"""`fedrec audit`: what sums, noise, indices and the wire say about single users."""
+"""`fedrec audit`: what sums, noise, indices and the wire reveal about single users."""
 
 from __future__ import annotations
 
@@ -46,29 +46,28 @@ def audit(
     target: Annotated[
         Path,
         typer.Argument(
-            metavar="SETTINGS|RUN", help="Settings, also a coordinator's; or a run's folder."
+            metavar="SETTINGS|RUN", help="Settings, also a coordinator's, or a run's folder."
         ),
     ],
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="sums|dp|indices|wire", help="This audit alone; repeat it."),
+        typer.Option(metavar="sums|dp|indices|wire", help="Run only this audit. Repeatable."),
     ] = None,
     recording: Annotated[
         Path | None,
-        typer.Option(help="What `fedrec coordinator run --record-wire` wrote: a folder or a file."),
+        typer.Option(help="The folder or file that `fedrec coordinator run --record-wire` wrote."),
     ] = None,
     truth: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FOLDER", help="wire: a client's, whose content is searched for; repeat it."
+            metavar="FOLDER", help="wire: a client's folder, to search for its content. Repeatable."
         ),
     ] = None,
     epochs: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="FOLDER",
-            help="wire: rosters of key epochs that rotated away, as in keys/authority/rosters; "
-            "repeat it.",
+            help="wire: rosters of past key epochs, as in keys/authority/rosters. Repeatable.",
         ),
     ] = None,
     fields: Annotated[
@@ -78,40 +77,45 @@ def audit(
         int, typer.Option(min=1, max=100, help="indices: training rounds to watch.")
     ] = 5,
     users: Annotated[
-        int, typer.Option(min=0, help="indices: so many users, evenly chosen; 0 for all.")
+        int, typer.Option(min=0, help="indices: number of users, evenly chosen. 0 for all.")
     ] = 0,
     figure: Annotated[
         Path | None, typer.Option(help="indices: write a figure (SVG) to this file.")
     ] = None,
     trials: Annotated[
         int,
-        typer.Option(min=100, max=100_000, help="dp: sums with the canary, and as many without."),
+        typer.Option(
+            min=100,
+            max=100_000,
+            help="dp: number of sums with the canary, and the same number without.",
+        ),
     ] = 1000,
     values: SetValues = None,
 ) -> Result:
-    """Report what sums would determine, what a coordinator could read, and what leaks.
+    """Report what sums would determine, what a coordinator could read, and which data leak.
 
-    Runs every audit that applies, or those of --only. Before a run give its settings, where the
-    data is; after it the coordinator's settings, where the coordinator ran. Nothing is sent, and
-    nothing but the figure written. Ends with exit code 1 when a promise is broken.
+    Runs every audit that applies, or those of --only. Before a run, give its settings, on the
+    machine with the data. After it, give the coordinator's settings, on the coordinator's machine.
+    Nothing is sent, and nothing but the figure is written. Exits with code 1 if a promise is
+    broken.
 
-    sums (where the settings name data): the users whose data the sums would determine, as if the
-    data's users were the whole federation. To all other clients together, who can take their own
-    part from the sums, these are. What is found is a lower bound: one inference is tried.
+    sums (if the settings name data): the users whose data the sums would determine, as if the
+    data's users were the whole federation. The sums determine them for all other clients together,
+    which can subtract their own part. The result is a lower bound: one inference is tried.
 
-    dp (where sums are noisy): attacks one round's noise as hard as its promise allows for. A canary
-    user, whose whole contribution is one value that nobody else touches, is in the sum or not. How
-    often the attacker is right bounds epsilon from below. A bound above the promise refutes it.
+    dp (if sums are noisy): attacks one round's noise as hard as its promise allows. A canary user
+    is in the sum or not. Its whole contribution is one value that no other user touches. The
+    attacker's success rate bounds epsilon from below. A bound above the promise refutes it.
 
-    indices (where update.indices is "clear", or on demand): what indices in the clear give away of
-    users' histories. This trains every user as a client of its own, takes the items of the rows
-    that it would send as its history, and compares. After several rounds those items are guessed
-    that came in every one.
+    indices (if update.indices is "clear", or on demand): what indices in the clear reveal of users'
+    histories. This trains every user as a separate client, guesses that the items of the sent rows
+    are its history, and compares. After several rounds, it guesses the items that occurred in every
+    one.
 
-    wire (with --recording, or where the coordinator's state folder is): compares every field,
-    stream, column and file with one table of what may be there. Updates and sums are decoded as if
-    nothing protected them, searched for zeros, equal bytes and structure. With --truth the data
-    owners lend what they know, and private vectors, histories and user ids are searched for.
+    wire (with --recording, or if the coordinator's state folder is there): compares every field,
+    stream, column and file with one table of the allowed ones. Updates and sums are decoded as if
+    unprotected, and searched for zeros, equal bytes and structure. With --truth, the data owners
+    lend their knowledge, and private vectors, histories and user ids are searched for.
     """
     from fedrec.errors import SettingsError
     from fedrec.settings.validation import load_settings
@@ -134,10 +138,10 @@ def audit(
     }
     if unknown := set(only or ()) - set(parts):
         raise SettingsError(
-            f"--only names {unknown.pop()}, which is no audit.",
-            remedy=f"Audits are {', '.join(parts)}.",
+            f"--only names {unknown.pop()}, which is not an audit.",
+            remedy=f"Choose from {', '.join(parts)}.",
         )
-    # Without data the audit of sums says what is missing.
+    # Without data, the audit of sums reports what is missing.
     chosen = only or [name for name, (applies, _) in parts.items() if applies] or ["sums"]
     found = {name: parts[name][1]() for name in parts if name in chosen}
     return Result(
@@ -176,8 +180,8 @@ def _noise(settings: Settings, trials: int) -> Result:
                 headers=("delta", "epsilon promised", "epsilon at least", "verdict"),
             ),
             f"\nThe attacked value, in clips: {report.present:.3f} with the canary, "
-            f"{report.absent:.3f} without; noise {report.deviation:.3f}. All bounds together hold "
-            f"with confidence {report.confidence:.0%}.",
+            f"{report.absent:.3f} without. The noise is {report.deviation:.3f}. All bounds "
+            f"together hold with confidence {report.confidence:.0%}.",
         ),
         exit_code=0 if report.holds else BROKEN,
     )
@@ -211,7 +215,7 @@ def _indices(settings: Settings, rounds: int, users: int, figure: Path | None) -
 def _text_of_indices(found: IndexLeak, figure: Path | None) -> Iterator[str | TextTable]:
     verb = "send" if found.is_sent else "would send"
     yield f"In the clear, {count_of(found.n_users, 'user')} {verb} {found.sent}."
-    yield f"A guess at random is right for {found.chance:.1%} of its items.\n"
+    yield f"A random guess is right for {found.chance:.1%} of its items.\n"
     rows = [
         (
             str(row.rounds),
@@ -229,9 +233,9 @@ def _text_of_indices(found: IndexLeak, figure: Path | None) -> Iterator[str | Te
     else:
         last = found.rounds[-1]
         yield (
-            f'\nupdate.indices = "clear": these indices travel, whatever encrypts the values. '
+            '\nupdate.indices = "clear": these indices travel, whatever encrypts the values. '
             f"After {count_of(last.rounds, 'round')} the coordinator knows {last.recall:.0%} of a "
-            f"history, and {last.precision:.0%} of what it guesses is right."
+            f"history, and {last.precision:.0%} of its guesses are right."
         )
     if figure is not None:
         yield f"\n{figure}"
@@ -263,11 +267,11 @@ def _text_of_sums(report: AuditReport) -> Iterator[str | TextTable]:
     yield f"Released: {report.released}."
     yield f"Looked for: {report.inference}."
     users = count_of(report.n_users, "user")
-    yield f"\n{len(report.determined)} of {users} are determined, at least."
+    yield f"\nAt least {len(report.determined)} of {users} are determined."
     if report.determined:
         more = len(report.determined) - _SHOWN
         names = ", ".join(report.determined[:_SHOWN])
-        yield f"  {names}{f' and {more} more; --json has all' if more > 0 else ''}"
+        yield f"  {names}{f' and {more} more (--json has all)' if more > 0 else ''}"
     yield TextTable(rows=[(str(finding.count), finding.sentence) for finding in report.findings])
     if report.determined:
         yield f"\nNow federation.minimum_item_users = {report.minimum_item_users}."
@@ -291,7 +295,7 @@ def _text_of_wire(report: WireReport, *, fields: bool) -> Iterator[str | TextTab
     headers = (
         "where", "what", "kind", "values", "bytes", "different", "lengths", "found", "promise",
     )  # fmt: skip
-    title = f"What the coordinator saw, protection {report.protection}"
+    title = f"The coordinator's view, protection {report.protection}"
     told = [finding for finding in report.findings if fields or _is_shown(finding)]
     yield TextTable(rows=map(_row, told), title=title, headers=headers)
     if not fields:
@@ -329,7 +333,7 @@ def _text_of_wire(report: WireReport, *, fields: bool) -> Iterator[str | TextTab
 
 
 def _is_shown(finding: Finding) -> bool:
-    """Streams and files of content, and whatever broke a promise."""
+    """Return whether to show it: streams and files of content, and broken promises."""
     return (
         bool(finding.problems)
         or finding.name.endswith("its stream")

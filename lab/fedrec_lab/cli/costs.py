@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 
 COSTS, SPACE = "colr/costs", "pfedclr/space"
-"""Whole tables of costs, by the names that `fedrec reproduce` gives them."""
+"""The tables of costs, by their names in `fedrec reproduce`."""
 
 
 def tables_named(name: str, *, sample: int, sizes_only: bool) -> Result | None:
-    """Return printed tables of costs beside what it costs here; None for another name.
+    """Return published tables of costs with the costs here, or None for another name.
 
-    Every row shows what the paper printed beside what it takes here. CoLR's table 2 is the paper's
-    estimate: minutes on its link, which follow from the numbers of a message, and of computation,
-    for which a client's training and the server's work are timed on this machine. In table 3 a
-    client protects an update and reveals a sum, and the coordinator adds the updates of 60 clients;
-    sizes are exact, also by the rules that the paper's sizes follow, and a ~ says that seconds were
-    scaled up from a sample of the values. The ratio is the paper's: encrypted over plain bytes.
+    Every row shows the published figures and those here. CoLR's table 2 is the paper's estimate.
+    Its minutes on a link follow from the numbers of a message. For its minutes of computation, a
+    client's training and the server's work are timed on this machine. In table 3 a client protects
+    an update and reveals a sum, and the coordinator adds the updates of 60 clients. Sizes are
+    exact, also by the rules of the paper's sizes. A ~ marks seconds that were scaled up from a
+    sample of the values. The ratio is the paper's: encrypted bytes over plain bytes.
 
     Args:
-        name: `SPACE`; or `COSTS`, behind it a slash and what rows begin with.
-        sample: Paillier ciphertexts that are timed.
+        name: `SPACE`, or `COSTS`, optionally with a slash and the beginning of rows.
+        sample: number of Paillier ciphertexts to time.
         sizes_only: measure no seconds on this machine.
 
     Raises:
@@ -131,7 +131,7 @@ def _space() -> Result:
                 title="PFedCLR, table 6: what a model of dim 16 takes, in MB of 2^20 bytes",
                 headers=("row", "users", "items", "client", "by rule", "server", "by rule"),
             ),
-            "\nThe paper's server keeps every user's upload; a coordinator here adds them up as",
+            "\nThe paper's server keeps every user's upload. A coordinator here adds them up as",
             "they come, under every protection that can add.",
         ),
     )

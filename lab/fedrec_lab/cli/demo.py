@@ -22,7 +22,7 @@ Examples:
 
   fedrec demo --protection paillier    packed integers, a third of the bytes of bfv
 
-  fedrec demo --protection masks       no shared key, 4 bytes a value; the coordinator reads sums
+  fedrec demo --protection masks       no shared key, 4 bytes a value. The coordinator reads sums
 
   fedrec demo --algorithm fedals       only the second act
 
@@ -34,24 +34,22 @@ Examples:
 
 def demo(
     algorithm: Annotated[
-        str, typer.Option(help="fedmf with CoLR, fedals, which needs fewer rounds, or ease.")
+        str, typer.Option(help="fedmf with CoLR, fedals (fewer rounds) or ease.")
     ] = "fedmf",
-    protection: Annotated[
-        str, typer.Option(help="none, bfv, ckks, paillier or masks: what the coordinator adds up.")
-    ] = "ckks",
+    protection: Annotated[str, typer.Option(help="none, bfv, ckks, paillier or masks.")] = "ckks",
     preset: Annotated[
-        str, typer.Option(help="Parameter set; `fedrec check` lists them.")
+        str, typer.Option(help="Parameter set, as listed by `fedrec check`.")
     ] = "default",
     rounds: Annotated[
-        int, typer.Option(min=0, help="Training rounds; 0 takes as many as `fedrec init`.")
+        int, typer.Option(min=0, help="Training rounds. 0 for the number of `fedrec init`.")
     ] = 0,
     rank: Annotated[
-        int, typer.Option(min=0, max=16, help="Rank of the updates; 0 takes that of `fedrec init`.")
+        int, typer.Option(min=0, max=16, help="Rank of the updates. 0 for that of `fedrec init`.")
     ] = 0,
     clients: Annotated[int, typer.Option(min=1, max=20, help="Client processes.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the model and the training.")] = 1,
     synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="Planted taste clusters instead of MovieLens.")
+        bool, typer.Option("--synthetic", help="Synthetic taste clusters instead of MovieLens.")
     ] = False,
     compare: Annotated[
         bool, typer.Option("--compare/--no-compare", help="Also run it without encryption.")
@@ -63,20 +61,18 @@ def demo(
     keep_recording: Annotated[
         bool,
         typer.Option(
-            "--keep-recording",
-            help="Leave the recorded traffic, 140 MB or so, in the run's folder.",
+            "--keep-recording", help="Keep the recorded traffic, about 140 MB, in the run's folder."
         ),
     ] = False,
     accept_exposure: AcceptExposure = False,
     runs: Annotated[Path, typer.Option(help="Folder for the run's folder.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Train a recommender over three client processes whose updates nobody can read.
+    """Train a recommender over three client processes, with encrypted updates.
 
-    Fetches MovieLens-100K, starts a coordinator and clients on 127.0.0.1, each client with a
-    third of the users in its own private folder. FedMF with CoLR comes first, then fedals under
-    bfv. Ends with quality, bytes, what the coordinator could see, ten recommendations, and the
-    run's folder.
+    Fetches MovieLens-100K and starts a coordinator and clients on 127.0.0.1. Each client has a
+    third of the users in its own private folder. FedMF with CoLR runs first, then fedals under bfv.
+    Ends with quality, bytes, the coordinator's view, ten recommendations, and the run's folder.
     """
     from fedrec.errors import SettingsError
     from fedrec.protection import PROTECTIONS

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Tables:
-    """What the trainings of an evaluation left behind; kept in its folder, also on resuming.
+    """The tables of an evaluation's trainings, kept in its folder for resuming.
 
     Attributes:
         records: for each training its seed, protocols, round and tables.
@@ -72,7 +72,7 @@ class Tables:
         write_whole(self._path, (json.dumps(self.records) + "\n").encode(), private=False)
 
     def to_text(self) -> str:
-        """Return what was measured in this call, and where all of it is."""
+        """Return the measurements of this call, and the path of all of them."""
         return "\n".join([*self._lines, f"Spectra: {self._path}"])
 
 
@@ -94,14 +94,13 @@ def evaluate(
     seeds: Annotated[
         str,
         typer.Option(
-            metavar="N|LIST",
-            help="How many seeds, from federation.seed on, or a list as in 1,7.",
+            metavar="N|LIST", help="Number of seeds, from federation.seed on, or a list as in 1,7."
         ),
     ] = "3",
     references: Annotated[
         bool,
         typer.Option(
-            help="Also local training, and methods that have all data in one place: EASE, EDLAE, "
+            help="Also local training, and methods with all data in one place: EASE, EDLAE, "
             "ItemKNN, RP3beta, iALS, LightGCN, MF and NCF."
         ),
     ] = True,
@@ -115,13 +114,13 @@ def evaluate(
     ] = 16,
     skip: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Leave a reference out, as in ease; repeat it."),
+        typer.Option(metavar="NAME", help="Leave a reference out, as in ease. Repeatable."),
     ] = None,
     clients: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Clients that share the users, each of which also trains alone; 0 takes "
+            help="Clients that share the users, each of which also trains alone. 0 for "
             "rounds.minimum_clients.",
         ),
     ] = 0,
@@ -131,15 +130,14 @@ def evaluate(
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(help="Go on in this folder; what is measured there is not measured again."),
+        typer.Option(help="Resume in this folder, without measuring anything twice."),
     ] = None,
     diagnostics: Annotated[
         bool,
         typer.Option(
             "--diagnostics",
             help="Also the spectra of the best versions' item tables: information abundance, and "
-            "principal components for 95 and 99 % of the variance. Of a run folder without "
-            "training.",
+            "principal components for 95 and 99 % of the variance. A run folder needs no training.",
         ),
     ] = False,
     accept_other_arithmetic: AcceptOtherArithmetic = False,
@@ -147,15 +145,14 @@ def evaluate(
 ) -> Result:
     """Train a federation with several seeds and compare it with references, in one table.
 
-    Every protocol chooses its round on its own validation items; the table shows test. full and
-    sampled share a training, paper has its own where the algorithm draws negatives. References
-    train on all users' data in one place, which a deployed federation never does, and are shown on
-    the rows that may travel and on all rows. A difference has its paired bootstrap interval.
-    Tuning iALS and LightGCN takes minutes, up to 20 together on MovieLens-100K with the defaults.
-    --budget 4 or --skip ials --skip lightgcn shortens it.
-    Ctrl-C stops after the round and saves; a second one stops at once. --resume is refused where
-    training rounds otherwise than in the folder, unless --accept-other-arithmetic is given. The
-    last line on stdout is the folder.
+    Every protocol chooses its round on its own validation items, and the table shows test. full and
+    sampled share a training. paper has its own if the algorithm draws negatives. References train
+    on all users' data in one place, which a deployed federation never does. They are shown on the
+    rows that may travel and on all rows. A difference has its paired bootstrap interval. Tuning
+    iALS and LightGCN takes minutes, up to 20 together on MovieLens-100K with the defaults. --budget
+    4 or --skip ials --skip lightgcn shortens it. Ctrl-C stops after the round and saves. A second
+    one stops at once. --resume is refused if training rounds differently than in the folder, unless
+    --accept-other-arithmetic is given. The last line on stdout is the folder.
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
@@ -177,7 +174,7 @@ def evaluate(
         )
     if settings_file.is_dir():
         raise SettingsError(
-            f"{settings_file} is a folder; this command trains, so that it needs settings.",
+            f"{settings_file} is a folder, but this command trains and needs settings.",
             remedy=f"Give {settings_file / 'resolved.toml'} to measure a run's settings again.",
         )
     settings = load_settings(settings_file, values_of(values))
@@ -194,7 +191,7 @@ def evaluate(
     trains = provenance_of(settings.plan, settings.client.device)
     run = _folder(settings, out, resume)
     if resume is None:
-        # What is refused on resuming must not have replaced the run's own settings.
+        # If resuming is refused, the run's own settings must not have been replaced.
         run.write_environment(trains)
         run.write_settings(settings)
     else:
@@ -202,7 +199,7 @@ def evaluate(
     tables = None
     if diagnostics:
         tables = Tables(run.path)
-    stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
+    stop = StopRequest("Stopping after this round. Ctrl-C again stops at once.")
     with stop.on_interrupt(), _progress() as listener:
         result = compare(
             settings,
@@ -266,8 +263,8 @@ def _references(wanted: bool, skipped: list[str]) -> tuple[str, ...]:
     unknown = [name for name in skipped if name not in REFERENCES]
     if unknown:
         raise SettingsError(
-            f"--skip names {unknown[0]}, which is no reference.",
-            remedy=f"Known are {', '.join(REFERENCES)}.",
+            f"--skip names {unknown[0]}, which is not a reference.",
+            remedy=f"Choose from {', '.join(REFERENCES)}.",
         )
     return tuple(name for name in REFERENCES if wanted and name not in skipped)
 
@@ -284,16 +281,16 @@ def _folder(settings: Settings, out: Path | None, resume: Path | None) -> RunFol
         if out.is_dir() and any(out.iterdir()):
             raise SettingsError(
                 f"--out names {out}, which is not empty.",
-                remedy="Name a new folder, or go on in this one with --resume.",
+                remedy="Name a new folder, or resume in this one with --resume.",
             )
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"{out} cannot be made: {error}.") from error
+        raise StorageError(f"{out} cannot be created: {error}.") from error
     return RunFolder(out)
 
 
 class _Lines:
-    """A line for each job, one more when it took long; for a pipe or a file."""
+    """Prints a line for each job, and another after a long one, for a pipe or a file."""
 
     def __init__(self) -> None:
         self._said = 0.0
@@ -310,7 +307,7 @@ class _Lines:
 
 @contextmanager
 def _progress() -> Iterator[Listener]:
-    """Show jobs on stderr: a bar on a terminal, else lines."""
+    """Show jobs on stderr: a bar on a terminal, lines elsewhere."""
     if not sys.stderr.isatty():
         yield _Lines()
         return

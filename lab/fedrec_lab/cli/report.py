@@ -1,4 +1,4 @@
-"""`fedrec report`: a run's report and its figures, made again."""
+"""`fedrec report`: write a run's report and figures again."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ EPILOG = (
 )
 
 
-def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that a run left.")],
-) -> Result:
-    """Make a run's report again, with every figure as SVG and PNG in figures/ beside it.
+def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]) -> Result:
+    """Write a run's report again, with every figure as SVG and PNG in figures/.
 
-    Everything comes from report.json in the run's folder, so that nothing is trained or measured
-    again. The last line is the page's path.
+    Everything comes from report.json in the run's folder, so nothing is trained or measured again.
+    The last line is the page's path.
     """
     from fedrec.extras import require
     from fedrec_lab.reports.run_folder import RunFolder

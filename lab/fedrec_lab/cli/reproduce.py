@@ -1,4 +1,4 @@
-"""`fedrec reproduce`: a published row in the paper's protocol and in the honest ones."""
+"""`fedrec reproduce`: a published row under the paper's protocol and the honest ones."""
 
 from __future__ import annotations
 
@@ -41,51 +41,52 @@ def reproduce(
         str,
         typer.Argument(
             metavar="NAME",
-            help="A row, as in pfedrec/ml-100k, what rows begin with, as in colr/ml-1m, or a table "
-            f"of costs: {COSTS}, {COSTS}/topk, {SPACE}.",
+            help="A row, as in pfedrec/ml-100k, the beginning of rows, as in colr/ml-1m, or a "
+            f"table of costs: {COSTS}, {COSTS}/topk, {SPACE}.",
         ),
     ] = "",
     show_list: Annotated[
         bool, typer.Option("--list", help="List all rows, and whether their data is here.")
     ] = False,
     protocols: Annotated[
-        str, typer.Option(help="Which of paper, sampled and full to run, with commas between.")
+        str, typer.Option(help="Those of paper, sampled and full to run, separated by commas.")
     ] = _PROTOCOLS,
     seeds: Annotated[
         int, typer.Option(min=1, help="Runs of each protocol, with the seeds 1, 2, ...")
     ] = 1,
     rounds: Annotated[
-        int, typer.Option(min=0, help="Shorten to this many rounds, for a try; 0 is the row's own.")
+        int,
+        typer.Option(
+            min=0, help="Shorten to this number of rounds, for a trial. 0 for the row's own."
+        ),
     ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    out: Annotated[Path, typer.Option(help="The folder to make the run folder in.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="The folder for the run folder.")] = Path("runs"),
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with what was stopped in this folder.")
+        Path | None, typer.Option(help="Resume the stopped run in this folder.")
     ] = None,
     accept_other_arithmetic: AcceptOtherArithmetic = False,
     sample: Annotated[
         int,
-        typer.Option(
-            min=1, help=f"{COSTS}: Paillier ciphertexts that are timed; the rest is scaled."
-        ),
+        typer.Option(min=1, help=f"{COSTS}: Paillier ciphertexts to time. The rest is scaled."),
     ] = 100,
     sizes_only: Annotated[
         bool, typer.Option("--sizes-only", help=f"{COSTS}: measure no seconds on this machine.")
     ] = False,
     values: SetValues = None,
 ) -> Result:
-    """Run published rows in the paper's protocol and in the honest ones, side by side.
+    """Run published rows under the paper's protocol and the honest ones.
 
-    The paper's protocol leaks the held-out items in most papers; sampled ranks the same candidates
-    without the leak, full ranks all items. Rounds are chosen on validation. HR@10 within one point
-    of the published figure counts as reproduced; a run with fewer rounds, with --set or on other
-    data than the paper's gets no verdict. Ctrl-C stops after the round and saves. The last line on
-    stdout is the run's folder.
+    The paper's protocol leaks the held-out items in most papers. sampled ranks the same candidates
+    without the leak, and full ranks all items. Rounds are chosen on validation. HR@10 within one
+    point of the published figure counts as reproduced. A run with fewer rounds, with --set or on
+    other data than the paper's gets no verdict. Ctrl-C stops after the round and saves. The last
+    line on stdout is the run's folder.
 
-    A table of costs is no run: colr/costs shows the CoLR paper's tables 2 and 3, minutes of 1000
-    rounds and encrypted updates, beside what they take here; what follows behind another slash is
-    what rows begin with. pfedclr/space shows the PFedCLR paper's table 6, what a client and a
-    server hold of a model, as printed and by the rules that every printed size follows.
+    A table of costs is not a run. colr/costs shows the CoLR paper's tables 2 and 3, minutes of 1000
+    rounds and encrypted updates, with the costs here. After another slash, give the beginning of
+    rows. pfedclr/space shows the PFedCLR paper's table 6, the space of a model at a client and at a
+    server, as printed and by the rules that every printed size follows.
     """
     from fedrec.errors import SettingsError
     from fedrec.extras import require
@@ -99,13 +100,14 @@ def reproduce(
     require("torch")
     if not name and resume is None:
         raise SettingsError(
-            "It is not said what to reproduce.", remedy="`fedrec reproduce --list` shows all rows."
+            "The name of a row is missing.", remedy="`fedrec reproduce --list` shows all rows."
         )
     if resume is not None:
         if name or values or rounds or seeds != 1 or (protocols, device) != (_PROTOCOLS, "auto"):
             raise SettingsError(
-                f"--resume goes on with what {resume} was asked for; nothing else can be asked.",
-                remedy="Leave the name and the other options out, or start anew without --resume.",
+                f"--resume continues the request of {resume}, so it takes no name and no other "
+                "options.",
+                remedy="Omit the name and the other options, or start a new run without --resume.",
             )
         folder = resume
         request = Request.load(folder)
@@ -127,7 +129,7 @@ def reproduce(
 def _run(request: Request, folder: Path, accept_other_arithmetic: bool) -> Result:
     from fedrec_lab.papers.reproduction import reproduce_rows
 
-    stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
+    stop = StopRequest("Stopping after this round. Ctrl-C again stops at once.")
     with stop.on_interrupt():
         comparisons = reproduce_rows(
             request,
@@ -136,7 +138,7 @@ def _run(request: Request, folder: Path, accept_other_arithmetic: bool) -> Resul
             stop=stop.requested,
             accept_other_arithmetic=accept_other_arithmetic,
         )
-    # Only what is complete has a row; a stopped run is never taken for a result.
+    # Only a complete row is shown: a stopped run must not be mistaken for a result.
     return Result(
         content={
             "run": str(folder),

@@ -1,4 +1,4 @@
-"""How long work shows its progress, and stops when it is asked to."""
+"""Progress display of long work, and its stop on request."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class StopRequest:
-    """Remembers that the command was asked to stop.
+    """Remembers a request to stop the command.
 
     Args:
-        sentence: what the user is told at the first one.
+        sentence: printed at the first request.
     """
 
     def __init__(self, sentence: str) -> None:
@@ -30,12 +30,12 @@ class StopRequest:
         self._requested = False
 
     def requested(self) -> bool:
-        """Tell whether to stop."""
+        """Return whether to stop."""
         return self._requested
 
     @contextmanager
     def on_interrupt(self) -> Iterator[None]:
-        """Take the first signal as a request; the second raises KeyboardInterrupt."""
+        """Take the first signal as a request. The second raises KeyboardInterrupt."""
         with on_stop_signals(self._interrupt):
             yield
 
@@ -51,14 +51,14 @@ Told = Callable[["RoundReport"], None]
 
 @contextmanager
 def round_progress(label: str, n_rounds: int) -> Iterator[Told]:
-    """Yield what is to be told of each round.
+    """Yield a function that shows each round.
 
     Args:
-        label: what runs; nothing where that is plain.
-        n_rounds: how many there will be.
+        label: what runs, or empty if that is obvious.
+        n_rounds: number of rounds.
     """
     if not sys.stderr.isatty():
-        # A line for each round that measured, and at least one in a hundred.
+        # A line for each measuring round, and at least one per hundred rounds.
         every = max(1, n_rounds // 100)
 
         def tell(report: RoundReport) -> None:
@@ -74,9 +74,9 @@ def round_progress(label: str, n_rounds: int) -> Iterator[Told]:
 
 @contextmanager
 def progress_bar(label: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """Show a bar with a text behind it on stderr, and yield what moves it.
+    """Show a bar followed by a text on stderr, and yield a function that moves it.
 
-    What is yielded takes `completed`, `total` and `text`, each where it changes.
+    The function takes `completed`, `total` and `text`, each if it changes.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -100,6 +100,6 @@ def round_text(report: RoundReport) -> str:
     if report.clipped_values:
         parts.append(f"{report.clipped_values} values clipped")
     if report.abstained:
-        parts.append(f"diverged at {report.abstained} clients, who sat out")
+        parts.append(f"diverged at {report.abstained} clients, which sat out")
     parts += [f"{human_bytes(report.vector_bytes)} up", f"{report.seconds:.2f} s"]
     return "  ".join(parts)

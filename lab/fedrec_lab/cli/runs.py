@@ -1,4 +1,4 @@
-"""`fedrec runs`: what the folders of runs say."""
+"""`fedrec runs`: list the folders of runs."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def runs(
 ) -> Result:
     """List the runs in a folder, the newest first, or show one run.
 
-    A list has what the version that validation chose reached on test, under the plan's protocol.
+    A list shows the test rates of the version that validation chose, under the plan's protocol.
     Don't compare figures across protocols: (!) marks one that flatters every method here, (?) one
-    of which that is not known; the page of a run says why. A simulation that was stopped goes on
-    with `fedrec simulate --resume`. Runs that ended early can't be resumed from their folder.
+    for which that is unknown. The page of a run explains why. Resume a stopped simulation with
+    `fedrec simulate --resume`. Runs that ended early can't be resumed from their folder.
 
-    Of one run it shows what it was, what it reached and cost, and what its folder holds.
+    For one run, it shows its settings, results and costs, and the content of its folder.
     """
     from fedrec_lab.reports.run_folder import SETTINGS_NAME, all_runs
 
@@ -110,7 +110,7 @@ def _shown(found: RunSummary, files: list[str]) -> Iterator[str | TextTable]:
 
 
 def _next(found: RunSummary, files: list[str]) -> list[str]:
-    """Return the commands that make something of the folder."""
+    """Return the commands that use the folder."""
     said = []
     if found.state == "stopped":
         said.append(f"fedrec simulate {found.path}/resolved.toml --resume {found.path}")

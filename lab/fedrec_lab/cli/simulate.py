@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def seeds_of(text: str, first: int) -> tuple[int, ...]:
-    """Return a list of seeds as it stands, and for a single number so many from `first` on."""
+    """Return a list of seeds as given, or this number of seeds from `first` on."""
     try:
         found = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
@@ -48,8 +48,8 @@ def seeds_of(text: str, first: int) -> tuple[int, ...]:
     if "," not in text or not found or min(found) < 0 or len(set(found)) < len(found):
         raise SettingsError(
             f"--seeds is {text!r}.",
-            remedy="Give a number from 1 to 1000, or different seeds separated by commas; a "
-            "comma after it makes a list of one.",
+            remedy="Give a number from 1 to 1000, or different seeds separated by commas. A "
+            "trailing comma makes a list of one.",
         )
     return tuple(found)
 
@@ -57,13 +57,13 @@ def seeds_of(text: str, first: int) -> tuple[int, ...]:
 def resume_command(
     folder: Path, *, clients: int, cells: str, protect: bool, accept_exposure: bool
 ) -> list[str]:
-    """Return the words of the command that goes on with a stopped run.
+    """Return the words of the command that resumes a stopped run.
 
-    It names the run's own settings: those that were asked for may have been changed by flags and
-    by the environment.
+    It names the run's own settings: flags and the environment may have changed those of the
+    original command.
 
     Args:
-        clients, cells: as given; 0 and no text are the defaults of the command.
+        clients, cells: as given. 0 and empty text are the defaults of the command.
     """
     command = ["fedrec", "simulate", str(folder / "resolved.toml"), "--resume", str(folder)]
     command += ["--clients", str(clients)] if clients else []
@@ -84,7 +84,7 @@ def run_seeds(
     protect: bool,
     accept_exposure: bool,
 ) -> Result:
-    """Run all seeds, each into a run folder of its own, and return their results.
+    """Run all seeds, each in its own run folder, and return their results.
 
     Args:
         cells, given: the partition, and the flag that gave it.
@@ -107,7 +107,7 @@ def run_seeds(
     folders = {}
     for seed, own in settings_of_seeds(settings, seeds).items():
         run = RunFolder.create(settings.output.runs, f"{name}-seed-{seed}")
-        # A seed that is killed has left no record of its own.
+        # A killed seed has left no record of its own.
         run.write_environment(provenance_of(own.plan, own.client.device))
         run.write_settings(own)
         folders[seed] = run.path
@@ -115,7 +115,7 @@ def run_seeds(
     def told(seed: int, report: RoundReport) -> None:
         typer.echo(f"seed {seed}  round {report.round}/{n_rounds}  {round_text(report)}", err=True)
 
-    stop = StopRequest("Stopping every seed after its round; Ctrl-C again stops at once.")
+    stop = StopRequest("Stopping every seed after its round. Ctrl-C again stops at once.")
     with stop.on_interrupt():
         results = simulate_seeds(
             settings,
@@ -138,7 +138,7 @@ def run_seeds(
             protect=protect,
             accept_exposure=accept_exposure,
         )
-        typer.echo(f"Seed {result.seed} stopped; go on with: {shlex.join(again)}", err=True)
+        typer.echo(f"Seed {result.seed} stopped. To resume: {shlex.join(again)}", err=True)
     is_stopped = unfinished or len(results) < len(seeds)
     measured = settings.evaluation
     return Result(
@@ -186,14 +186,14 @@ EPILOG = (
 def simulate(
     settings_file: SettingsFile,
     clients: Annotated[
-        int, typer.Option(min=0, help="Clients that share the users; 0 takes what is fastest.")
+        int, typer.Option(min=0, help="Clients that share the users. 0 for the fastest choice.")
     ] = 0,
     cells: CellsOf = "",
     protect: Annotated[
         bool, typer.Option("--protect", help="Really encrypt, add and reveal every round.")
     ] = False,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with the stopped run in this folder.")
+        Path | None, typer.Option(help="Resume the stopped run in this folder.")
     ] = None,
     accept_other_arithmetic: AcceptOtherArithmetic = False,
     accept_exposure: AcceptExposure = False,
@@ -201,39 +201,38 @@ def simulate(
         str | None,
         typer.Option(
             metavar="N|LIST",
-            help="Several seeds side by side, a folder for each: how many, from federation.seed "
-            "on, or a list as in 1,7.",
+            help="Several seeds in parallel, a folder for each: their number, from "
+            "federation.seed on, or a list as in 1,7.",
         ),
     ] = None,
     jobs: Annotated[
-        int, typer.Option(min=0, help="Processes at a time with --seeds; 0 is one a core.")
+        int, typer.Option(min=0, help="Processes at a time with --seeds. 0 for one per core.")
     ] = 0,
     workers: Annotated[
         str | None,
-        typer.Option(help="client.workers: processes that train, or auto."),
+        typer.Option(help="client.workers: training processes, or auto."),
     ] = None,
     values: SetValues = None,
 ) -> Result:
     """Run the federation of a settings file in one process, on the data that it names.
 
-    It publishes the same bits as the coordinator and clients would on the same kind of
-    processor, whatever the number of clients and the protection, so neither is needed for
-    research; --protect measures their cost. With client.tail the users are dealt to
-    rounds.minimum_clients silos, and the table has a row for the model with their own scores.
-    Where the key authority opens sums over several cells give --cells, or a roster, for the same
-    rows. Only update.compress = "client", update.subset = "client" and
-    client.minimum_own_item_users, which every client compares with its own users, depend on how
-    users are dealt: give --clients with them. Ctrl-C
-    stops after the round and saves; a second one stops at once. What was stopped goes on with
-    --resume to the same bits, and is refused where training rounds otherwise, unless
-    --accept-other-arithmetic is given. The last line on stdout is the run's folder.
+    It publishes the same bits as the coordinator and clients would on the same kind of processor,
+    whatever the number of clients and the protection, so research needs neither. --protect measures
+    their cost. If the key authority opens sums over several cells, give --cells, or a roster, for
+    the same rows. Three settings depend on how users are divided: update.compress = "client",
+    update.subset = "client", and client.minimum_own_item_users, which every client compares with
+    its own users. Give --clients with them. client.tail depends on it, too: it adds a row for the
+    model with the clients' own scores, by default of rounds.minimum_clients clients. Ctrl-C stops
+    after the round and saves. A second one stops at once. --resume continues a stopped run to the
+    same bits. It is refused if training rounds differently, unless --accept-other-arithmetic is
+    given. The last line on stdout is the run's folder.
 
-    With --seeds every seed has its processes' share of the cores, its own run folder and the same
-    bits as alone; a seed that was stopped goes on by itself, with --resume.
+    With --seeds, every seed has its share of the cores, its own run folder and the same bits as
+    alone. Resume a stopped seed alone, with --resume.
 
-    The table has the plan's protocol and, where one training allows both, full and sampled side
-    by side, each with the round that its own validation chose. `fedrec evaluate` adds seeds,
-    references and the protocol paper.
+    The table has the plan's protocol and, if one training allows both, full and sampled, each with
+    the round that its own validation chose. `fedrec evaluate` adds seeds, references and the
+    protocol paper.
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.cli.pricing import tables_price, tables_rows
@@ -272,7 +271,7 @@ def simulate(
     if seeds is not None:
         if resume is not None:
             raise SettingsError(
-                "--seeds begins new runs; --resume goes on with one.", remedy="Leave one out."
+                "--seeds begins new runs, but --resume continues one.", remedy="Leave one out."
             )
         return run_seeds(
             settings,
@@ -285,7 +284,7 @@ def simulate(
             accept_exposure=accept_exposure,
         )
     if jobs:
-        raise SettingsError("--jobs is about several seeds.", remedy="Give --seeds, too.")
+        raise SettingsError("--jobs needs several seeds.", remedy="Give --seeds, too.")
     users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
     rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
     check_tail(settings, len(users), n_clients)
@@ -297,7 +296,7 @@ def simulate(
         run = RunFolder.open(resume)
     else:
         run = RunFolder.create(settings.output.runs, settings.federation.name)
-    stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
+    stop = StopRequest("Stopping after this round. Ctrl-C again stops at once.")
     with (
         run.removed_if_empty(),
         stop.on_interrupt(),

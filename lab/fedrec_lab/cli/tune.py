@@ -1,164 +1,234 @@
-"""`fedrec tune`: which settings are best on validation."""
+"""`fedrec tune`: find the algorithm and settings that are best on validation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
 from fedrec.cli.flags import (
+    ACCEPT_EXPOSURE,
+    CELLS,
     AcceptExposure,
+    AcceptOtherArithmetic,
     CellsOf,
-    SettingsFile,
     SetValues,
+    check_is_resumed,
     read_cells,
     tell_rows,
     values_of,
 )
-from fedrec.cli.terminal import INTERRUPTED, Result, TextTable
+from fedrec.cli.terminal import Result
+from fedrec.errors import SettingsError
 from fedrec_lab.cli.round_progress import StopRequest
+from fedrec_lab.cli.simulate import seeds_of
 
 if TYPE_CHECKING:
-    from fedrec.evaluation.metrics import Rates
-    from fedrec.plan.schema import Plan
-    from fedrec.settings.schema import Settings
-    from fedrec_lab.comparison.tuning import Trial
+    from fedrec_lab.tuning.contenders import Contender, Given
+    from fedrec_lab.tuning.space import Sampler
+    from fedrec_lab.tuning.study import Trial
 
-
+_STARTED = [name for name, kind in ALGORITHMS.items() if kind.about.starter is not None]
 EPILOG = (
     "Examples:\n"
     "  fedrec tune run.toml\n"
     "  fedrec tune run.toml --try algorithm.alpha=1,10 --try algorithm.regularisation=10,50\n"
-    "  fedrec tune run.toml --try algorithm.learning_rate=0.5,1,2 --set rounds.total=30"
+    "  fedrec tune run.toml --sampler random --trials 40 --seeds 3 --jobs 4\n"
+    f"  fedrec tune data/interactions.csv --algorithms {','.join(_STARTED)}\n"
+    "  fedrec tune run.toml --resume runs/movies-tune-20260101-120000"
 )
 
 
 def tune(
-    settings_file: SettingsFile,
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SETTINGS|DATA",
+            help="A settings file (.toml), or a file with interactions for starting settings.",
+        ),
+    ],
+    algorithms: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Compare these algorithms, separated by commas, with the same number of trials.",
+        ),
+    ] = "",
     tries: Annotated[
         list[str] | None,
         typer.Option(
             "--try",
             metavar="KEY=V1,V2,...",
-            help="Values to try; repeat it for combinations. Without it the algorithm's own "
-            "grid is tried, where it has one.",
+            help="Values to try, in place of the algorithm's own. Repeat it for combinations.",
         ),
     ] = None,
+    sampler: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="grid (all combinations), random, or tpe (guided by earlier trials). The default "
+            "is grid if --trials is enough for it, else tpe.",
+        ),
+    ] = "",
+    trials: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=1000,
+            help="Settings to try for each algorithm, at most. 0 for 16, or all combinations of "
+            "--try.",
+        ),
+    ] = 0,
+    seeds: Annotated[
+        str,
+        typer.Option(
+            metavar="N|LIST",
+            help="Seeds for each trial: their number, from federation.seed on, or a list as in "
+            "1,7.",
+        ),
+    ] = "1",
+    jobs: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Trainings at a time, each in its own process. 0 for one per core."
+        ),
+    ] = 1,
     clients: Annotated[
         int,
         typer.Option(
             min=1,
-            help="Clients that share the users. They matter where a client compresses, or looks "
-            "at its own users: client.minimum_own_item_users.",
+            help="Clients that share the users. They matter if a client compresses, or checks its "
+            "own users: client.minimum_own_item_users.",
         ),
     ] = 1,
     cells: CellsOf = "",
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Resume in this folder, without training anything twice."),
+    ] = None,
+    accept_other_arithmetic: AcceptOtherArithmetic = False,
     accept_exposure: AcceptExposure = False,
     values: SetValues = None,
 ) -> Result:
-    """Train once with the file's settings and once with each of the others; rank on validation.
+    """Try settings and algorithms, rank them on validation, and write the best settings.
 
-    Everything runs in this process, on the data that the file names, as `fedrec simulate` does;
-    test items are never looked at. Where the data lies with clients, tune on what one of them
-    has. Nothing is written: copy the printed lines. Ctrl-C stops and shows what was tried.
+    The starting settings are the first trial of each algorithm. Everything runs on this machine, on
+    the data of the file. Test items are never used. If clients hold the data, tune on the data of
+    one of them. If a best value is the last of its list, the list is widened while trials are left.
+
+    The folder, whose path is the last line on stdout, has best.toml, trials.parquet, results.json
+    and figures. `fedrec simulate` runs best.toml. Ctrl-C stops after the round and saves. --resume
+    continues to the same trials. It needs optuna: pip install 'fedrec[tune]'.
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
+    from fedrec.environment import provenance_of
     from fedrec.extras import require
     from fedrec.plan.exposure import check_exposure
     from fedrec.plan.layout import training_modules
-    from fedrec.settings.validation import load_settings
-    from fedrec_lab.comparison.tuning import grid_of, tried, try_settings
+    from fedrec.plan.schema import users_with_room
+    from fedrec_lab.reports.drawing import why_no_figures
+    from fedrec_lab.reports.run_folder import RunFolder
 
-    given = values_of(values)
-    settings = load_settings(settings_file, given)
-    check_exposure(settings.plan, accepted=accept_exposure)
-    require(*training_modules(settings.plan))
-    grid = grid_of(settings.algorithm.name, tries or ())
-    # All are checked before the first is trained.
-    jobs: list[tuple[Mapping[str, str], Settings]] = [({}, settings)]
-    jobs += [(each, load_settings(settings_file, {**given, **each})) for each in grid]
-    dealt = [read_cells(own, cells, clients if clients > 1 else 0) for _, own in jobs]
-    if dealt[0][2]:
-        typer.echo(f"warning: {dealt[0][2]}", err=True)
+    check_is_resumed(accept_other_arithmetic, resume)
+    require("optuna", "pyarrow")
+    from fedrec_lab.tuning.report import record_of, text_of, write_study
+    from fedrec_lab.tuning.study import StudyTask, run_study
+
+    given, chosen = values_of(values), _sampler(sampler)
+    contenders = _contenders(source, {}, given, algorithms)
+    settings = contenders[0].load({})
+    plans = [each.load({}).plan for each in contenders]
+    for plan in plans:
+        check_exposure(plan, accepted=accept_exposure)
+    require(*(module for plan in plans for module in training_modules(plan)))
+    if why_no_figures():
+        typer.echo(f"warning: {why_no_figures()}", err=True)
+    n_clients, by_cells, unused = read_cells(settings, cells, clients if clients > 1 else 0)
+    if unused:
+        typer.echo(f"warning: {unused}", err=True)
+    numbers = seeds_of(seeds, settings.federation.seed)
     users, catalogue = read_users(settings.data, reader="tuning", tell=echo_note)
-    n_clients, by_cells, _ = dealt[0]
+    if source.suffix != ".toml":
+        room = {"federation.maximum_users": users_with_room(len(users))}
+        contenders = _contenders(source, room, given, algorithms)
+        settings = contenders[0].load({})
     rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients or 1, cells=by_cells)
-    stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
-    trials: list[Trial] = []
-    popularity: Rates | None = None
-    known: list[tuple[Plan, int]] = []
-    with stop.on_interrupt():
-        for number, ((each, own), parties) in enumerate(zip(jobs, dealt, strict=True), start=1):
-            same = (own.plan, own.client.minimum_own_item_users)
-            if same in known:
-                continue
-            known.append(same)
-            found = try_settings(
-                own,
-                each,
-                users,
-                catalogue,
-                n_clients=parties[0] or clients,
-                cells=parties[1],
-                stop=stop.requested,
-            )
-            if found is None:
-                break
-            trial, reference = found
-            trials.append(trial)
-            popularity = popularity or reference
-            reached = f"NDCG {trial.rates.ndcg:.4f}" if trial.rates else trial.note
-            typer.echo(f"{number}/{len(jobs)}  {_named(each)}  {reached}", err=True)
-    at, ranked = settings.evaluation.at, tried(trials)
-    best = ranked[0].rates if ranked else None
-    beaten = bool(best and popularity and best.ndcg > popularity.ndcg)
+    if resume is None:
+        run = RunFolder.create(settings.output.runs, f"{settings.federation.name}-tune")
+    else:
+        run = RunFolder.open(resume)
+    task = StudyTask(
+        users=users,
+        catalogue=catalogue,
+        folder=run.path,
+        seeds=numbers,
+        sampler=chosen,
+        trials=trials or None,
+        tries=tuple(tries or ()),
+        jobs=jobs,
+        n_clients=n_clients or clients,
+        cells=by_cells,
+        accept_other_arithmetic=accept_other_arithmetic,
+    )
+
+    def begin() -> None:
+        trains = provenance_of(settings.plan, settings.client.device)
+        if resume is None:
+            run.write_environment(trains)
+            run.write_settings(settings)
+        else:
+            run.go_on(trains, accepted=accept_other_arithmetic)
+
+    def tell(trial: Trial) -> None:
+        reached = trial.note if trial.ndcg is None else f"NDCG {trial.ndcg:.4f}"
+        typer.echo(f"{trial.algorithm} {trial.number + 1}  {trial.text}  {reached}", err=True)
+
+    stop = StopRequest("Stopping after this round. Ctrl-C again stops at once.")
+    with run.removed_if_empty(), stop.on_interrupt():
+        study = run_study(contenders, task, begin=begin, tell=tell, stop=stop.requested)
+        write_study(study, run)
+    again: list[str] = []
+    if not study.finished:
+        again = ["fedrec", "tune", str(run.path / "resolved.toml"), "--resume", str(run.path)]
+        again += ["--algorithms", algorithms] if algorithms else []
+        again += [word for text in tries or () for word in ("--try", text)]
+        again += ["--sampler", sampler] if sampler else []
+        again += ["--trials", str(trials)] if trials else []
+        again += ["--seeds", seeds] if seeds != "1" else []
+        again += ["--jobs", str(jobs)] if jobs != 1 else []
+        again += ["--clients", str(clients)] if clients > 1 else []
+        again += [CELLS, cells] if cells else []
+        again += [ACCEPT_EXPOSURE] if accept_exposure else []
+        again += [word for text in values or () for word in ("--set", text)]
     return Result(
-        content={
-            "at": at,
-            "cells": rows,
-            "trials": [asdict(trial) for trial in ranked],
-            "popularity": asdict(popularity) if popularity else None,
-            "above_popularity": beaten,
-        },
-        text=_text(ranked, popularity, at, beaten),
-        exit_code=INTERRUPTED if stop.requested() else 0,
+        content={"run": str(run.path), "cells": rows, **record_of(study)},
+        text=(*text_of(study), str(run.path)),
+        again=again,
     )
 
 
-def _named(values: Mapping[str, str]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in values.items()) or "as in the file"
+def _contenders(source: Path, room: Given, given: Given, algorithms: str) -> tuple[Contender, ...]:
+    """Return the algorithms with the settings of a file, or with starting ones for data.
+
+    Args:
+        room: settings that follow from the data.
+    """
+    from fedrec_lab.tuning.contenders import contenders_of, settings_of_data
+
+    names = [name.strip() for name in algorithms.split(",") if name.strip()]
+    if source.suffix == ".toml":
+        return contenders_of(source, {}, given, names)
+    base = {**settings_of_data(source, STARTING_ALGORITHM.name), **room}
+    return contenders_of(None, base, given, names)
 
 
-def _text(
-    trials: list[Trial], popularity: Rates | None, at: int, beaten: bool
-) -> Iterator[str | TextTable]:
-    best = trials[0] if trials and trials[0].rates else None
-    rows = [
-        [
-            _named(trial.values),
-            *([f"{trial.rates.hr:.4f}", f"{trial.rates.ndcg:.4f}"] if trial.rates else ["-", "-"]),
-            str(trial.round) if trial.rates else "-",
-            trial.note,
-        ]
-        for trial in trials
-    ]
-    if popularity:
-        rows.append(["popularity", f"{popularity.hr:.4f}", f"{popularity.ndcg:.4f}", "-", ""])
-    yield TextTable(rows=rows, headers=["on validation", f"HR@{at}", f"NDCG@{at}", "round", ""])
-    if best is None:
-        return
-    if not beaten:
-        yield "None of them is better than popularity on validation; try others with --try."
-    if not best.values:
-        yield "The file's own settings are the best of these."
-        return
-    yield "Best; for the settings file:"
-    sections: dict[str, list[str]] = {}
-    for key, value in best.values.items():
-        section, _, field = key.partition(".")
-        sections.setdefault(section, []).append(f"{field} = {value}")
-    for section, lines in sections.items():
-        yield "\n".join([f"[{section}]", *lines])
+def _sampler(name: str) -> Sampler | None:
+    from fedrec_lab.tuning.space import SAMPLERS
+
+    found = next((each for each in SAMPLERS if each == name), None)
+    if name and found is None:
+        raise SettingsError(f"--sampler is {name!r}.", remedy=f"Use one of {', '.join(SAMPLERS)}.")
+    return found

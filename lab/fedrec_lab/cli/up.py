@@ -17,21 +17,21 @@ EPILOG = "Examples:\n  fedrec up\n  fedrec up trial/kits"
 
 def up(
     kits: Annotated[
-        Path, typer.Argument(metavar="KITS", help="What `fedrec provision` made.")
+        Path, typer.Argument(metavar="KITS", help="The folder of `fedrec provision`.")
     ] = Path("kits"),
     page: Annotated[
         bool,
         typer.Option(
-            help="Show the run in a browser on this machine, where coordinator.page names no "
-            "other address."
+            help="Show the run in a browser on this machine, unless coordinator.page names "
+            "another address."
         ),
     ] = True,
     accept_exposure: AcceptExposure = False,
 ) -> None:
     """Run coordinator, key authority and every client of a set of kits, and show the rounds.
 
-    For a trial: in a deployment each party runs its own kit on its own machine. Ends when the run
-    has ended. Ctrl-C ends all of them and loses nothing; the same command goes on.
+    For a trial: in a deployment each party runs its own kit on its own machine. It ends with the
+    run. Ctrl-C ends all processes and loses nothing. Run the same command to continue.
     """
     from fedrec.extras import require
     from fedrec.plan.cautions import explained, measured_caution
@@ -53,7 +53,7 @@ def up(
         console.print(f"Coordinator on {address}, the key authority, {n_clients} clients")
         if shown_at:
             console.print(f"Watch it in a browser: {shown_at}")
-        console.print(f"Their logs are in {kits / 'logs'}; Ctrl-C ends them all")
+        console.print(f"Their logs are in {kits / 'logs'}. Ctrl-C ends them all")
 
     try:
         run_parties(
@@ -71,9 +71,8 @@ def up(
     if best is not None and best.test is not None:
         caution = measured_caution(plan, view.reference("untrained", "test"))
         console.print(
-            f"{view.finished}: on held-out items HR@{view.at} {best.test.hr:.4f}, "
-            f"NDCG@{view.at} {best.test.ndcg:.4f}, protocol "
-            f"{explained(plan.evaluation.protocol, caution)}"
+            f"{view.finished}: on held-out items HR@{view.at} {best.test.hr:.4f}, NDCG@{view.at} "
+            f"{best.test.ndcg:.4f}, protocol {explained(plan.evaluation.protocol, caution)}"
         )
     first = shlex.quote(str(parties.clients[0]))
     typer.echo(f"Recommend to a user of {parties.clients[0].parent.name}:")

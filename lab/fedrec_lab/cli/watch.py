@@ -1,4 +1,4 @@
-"""`fedrec watch`: a coordinator's events, line by line or as a live view."""
+"""`fedrec watch`: show a coordinator's events, line by line or as a live view."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def event_line(event: RunEvent) -> str:
-    """Return an event's time, round and kind, and what else there is to say."""
+    """Return an event's time, round and kind, and its other fields."""
     time = datetime.fromtimestamp(event.unix_seconds).strftime("%H:%M:%S")
     about = f"round {event.round}"
     what = f"{about}: {event.kind}" if event.round else event.kind
@@ -50,7 +50,7 @@ def _ending(fields: Any) -> str:
 
 
 def _published(event: RunEvent) -> str:
-    """Return what a published round measured, and what it took."""
+    """Return a published round's metrics and costs."""
     fields = dict(event.fields)
     parts = [str(fields.pop("kind", ""))]
     parts += _rates(fields.pop("metrics", []))
@@ -62,7 +62,7 @@ def _published(event: RunEvent) -> str:
 
 
 def _rates(values: list[int]) -> list[str]:
-    # A line does not wait for numpy where nothing was measured.
+    # A line must not wait for numpy if nothing was measured.
     if not values:
         return []
     import numpy as np
@@ -76,10 +76,10 @@ def _rates(values: list[int]) -> list[str]:
 
 
 def _fields(fields: Any) -> str:
-    # The metrics are a long list of sums; they are in the output of --json.
+    # The metrics are a long list of sums, which the output of --json has.
     shown = {name: value for name, value in fields.items() if name != "metrics"}
     return ", ".join(
-        # A size has its unit, which says what it is.
+        # A size has its unit, which explains it.
         _value(name, value) if name == "bytes" else f"{name} {_value(name, value)}"
         for name, value in shown.items()
     )
@@ -96,11 +96,11 @@ def _value(name: str, value: object) -> str:
 SHOWN_EVENTS = 12
 DRAWN_SECONDS = 0.25
 IDLE_SECONDS = 1.0
-"""Who is awaited, and what is left of a deadline, change without an event."""
+"""The awaited clients, and the rest of a deadline, change without an event."""
 
 
 class _Taken:
-    """What a thread took of a stream of events."""
+    """The events that a thread took from a stream."""
 
     def __init__(self, events: Iterable[RunEvent]) -> None:
         self.last: deque[RunEvent] = deque(maxlen=SHOWN_EVENTS)
@@ -112,10 +112,10 @@ class _Taken:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether no event follows.
+        """Return whether no event follows.
 
         Raises:
-            FedrecError: what ended the stream.
+            FedrecError: the error that ended the stream.
         """
         if self._thread.is_alive():
             return False
@@ -129,7 +129,7 @@ class _Taken:
                 self.last.append(event)
                 self.news.set()
         except BaseException as error:
-            # Told in the thread that draws.
+            # Reported in the thread that draws.
             self._error = error
         finally:
             self.news.set()
@@ -181,34 +181,34 @@ def watch(
         int | None,
         typer.Option(
             min=0,
-            help="Only events after this number; 0 shows all. Without it the live table begins "
-            "where the run is, and anything else with the first event.",
+            help="Only events after this number. 0 shows all. By default the live table begins at "
+            "the run's current state, and other outputs with the first event.",
         ),
     ] = None,
-    follow: Annotated[bool, typer.Option(help="Go on as events happen.")] = True,
+    follow: Annotated[bool, typer.Option(help="Continue as events happen.")] = True,
     operator: OperatorFile = None,
     record: Annotated[
         Path | None,
         typer.Option(
             metavar="SETTINGS.toml",
-            help="Also write a run folder under output.runs; needs the federation's settings.",
+            help="Also write a run folder under output.runs. Needs the federation's settings.",
         ),
     ] = None,
     web: Annotated[
         bool,
         typer.Option(
             "--web",
-            help="Print where a browser shows the run, and end; a link, where it has one, is good "
+            help="Print the address at which a browser shows the run, and end. A link is valid "
             "once and for five minutes.",
         ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, one for each event.")
+        bool, typer.Option("--json", help="One JSON object per line, for each event.")
     ] = False,
 ) -> None:
-    """Follow rounds until the run is over or Ctrl-C; the run does not notice.
+    """Follow rounds until the run is over or Ctrl-C. The run isn't affected.
 
-    On a terminal a live table is shown, elsewhere one line for each event.
+    On a terminal it shows a live table, elsewhere one line for each event.
     """
     live = follow and not as_json and sys.stdout.isatty()
     with open_admin_link(address, operator) as link:
@@ -222,7 +222,7 @@ def watch(
         if record is None:
             _show(link, events, as_json=as_json, live=live)
             return
-        # Of the run, not of what --after asks for.
+        # It describes the run, not the events after --after.
         first = next(link.events(follow=False), None)
         began = None if first is None else first.unix_seconds
         with _recorded(events, record, began, as_json=as_json) as recorded:
@@ -241,15 +241,15 @@ def _show(link: AdminLink, events: Iterator[RunEvent], *, as_json: bool, live: b
     told = _print_protocol(link.status())
     for event in events:
         typer.echo(event_line(event))
-    # The last round says whether the protocol flatters; the coordinator may be gone by now.
+    # The last round tells whether the protocol flatters. The coordinator may have ended by now.
     with suppress(Unreachable):
         _print_protocol(link.status(), told)
 
 
 def _print_protocol(found: RunStatus, told: str = "") -> str:
-    """Print what the lines' rates are measured under, unless that was told, and return it.
+    """Print the protocol of the lines' rates, unless it was printed, and return it.
 
-    An older coordinator does not know, and under noise no round has rates.
+    An older coordinator does not report it, and under noise no round has rates.
     """
     from fedrec.plan.cautions import explained
 
@@ -260,7 +260,7 @@ def _print_protocol(found: RunStatus, told: str = "") -> str:
 
 
 def _print_page(page: PageLink, address: str, *, as_json: bool) -> None:
-    """Print what to open in a browser, and on stderr what there is to know about it."""
+    """Print the address to open in a browser, and notes about it on stderr."""
     host, _ = split_address(address)
     url = page.url(host)
     if as_json:
@@ -268,11 +268,11 @@ def _print_page(page: PageLink, address: str, *, as_json: bool) -> None:
         return
     typer.echo(url)
     if page.token:
-        typer.echo(f"Good once, for {page.good_seconds / 60:.0f} minutes.", err=True)
+        typer.echo(f"Valid once, for {page.good_seconds / 60:.0f} minutes.", err=True)
     if is_own_address(page.host) and not is_own_address(host):
         typer.echo(
-            "The page is on the coordinator's own machine; from here: "
-            f"ssh -L {page.port}:{written_address(page.host, page.port)} {host}",
+            "The page is on the coordinator's own machine. From here: ssh -L "
+            f"{page.port}:{written_address(page.host, page.port)} {host}",
             err=True,
         )
 
@@ -288,11 +288,11 @@ def _until_finished(events: Iterator[RunEvent]) -> Iterator[RunEvent]:
 def _recorded(
     events: Iterator[RunEvent], settings_file: Path, began: float | None, *, as_json: bool = False
 ) -> Iterator[Iterator[RunEvent]]:
-    """Pass events on, and leave a run folder in the end; its path is the last line on stdout.
+    """Pass events on, and write a run folder at the end. Its path is the last line on stdout.
 
     Args:
-        began: when the run began, in unix seconds; None where it has not.
-        as_json: whether stdout is for the events alone, so that the path goes to stderr.
+        began: the run's start, in unix seconds. None if it has not begun.
+        as_json: whether stdout is only for events, so that the path is printed to stderr.
     """
     from fedrec.cli.data_options import catalogue_size
     from fedrec.extras import require

@@ -185,7 +185,7 @@ def compare(
     client = settings.client
     local = ("tail", client.tail_minimum_users) if client.tail else ()
     identity = digest("fedrec comparison v2", plan_identity, n_clients, budget, *local).hex()
-    parts = None if folder is None else Parts(folder, identity)
+    parts = None if folder is None else Parts(folder, identity, Measurement)
     listener = listener or _Silent()
     found: list[Measurement] = []
     failures: dict[str, str] = {}
@@ -268,7 +268,12 @@ def _rows(
         samples: dict[Protocol, list[Sample]] = {}
         mine = [measurement for measurement in found if measurement.method == method]
         for each in mine:
-            sample = Sample(seed=each.seed, rates=each.rates, chosen=each.chosen)
+            sample = Sample(
+                seed=each.seed,
+                rates=each.rates,
+                chosen=each.chosen,
+                validation=each.validation,
+            )
             samples.setdefault(each.protocol, []).append(sample)
         notes = [f"seed {each.seed}: {each.note}" for each in mine if each.note]
         failure = failures.get(method, " ".join(dict.fromkeys(notes)))

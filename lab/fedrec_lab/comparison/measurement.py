@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,7 @@ class Measurement:
         chosen: the choice of validation, such as "round 9", or empty without one.
         note: a caveat.
         ranks: of every user's test item, as `kept_ranks` has them, or empty where unknown.
+        validation: rates on the validation items, on which the choice was made.
     """
 
     method: str
@@ -57,6 +58,7 @@ class Measurement:
     chosen: str = ""
     note: str = ""
     ranks: tuple[float, ...] = ()
+    validation: Rates | None = None
 
 
 def kept_ranks(ranks: NDArray[np.float64], at: int) -> tuple[float, ...]:
@@ -121,27 +123,29 @@ class MethodTask:
 
 _FORMAT = "fedrec comparison part"
 _VERSION = 3
-_MEASUREMENTS = TypeAdapter(tuple[Measurement, ...])
+Part = TypeVar("Part")
 
 
-class Parts:
-    """One file for each method, seed and group of protocols.
+class Parts(Generic[Part]):
+    """One file for each method, seed and group of protocols, or for each trial and seed.
 
     Args:
         folder: of the run.
         identity: what must be the same for a part to be used again.
+        kind: of the values in a file.
     """
 
-    def __init__(self, folder: Path, identity: str) -> None:
+    def __init__(self, folder: Path, identity: str, kind: type[Part]) -> None:
         self._folder = folder / "parts"
         self._trainings = folder / "trainings"
         self._identity = identity
+        self._content: TypeAdapter[tuple[Part, ...]] = TypeAdapter(tuple[kind, ...])  # type: ignore[valid-type]
 
     def training_folder(self, name: str) -> Path:
         """Return the folder of the part's training checkpoint, which may not exist."""
         return self._trainings / name
 
-    def load(self, name: str) -> tuple[Measurement, ...] | None:
+    def load(self, name: str) -> tuple[Part, ...] | None:
         """Return a finished part, or None.
 
         Raises:
@@ -153,7 +157,7 @@ class Parts:
         try:
             record = json.loads(path.read_bytes())
             self._check(record, path)
-            return _MEASUREMENTS.validate_python(record["measurements"])
+            return self._content.validate_python(record["measurements"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -162,7 +166,7 @@ class Parts:
                 remedy="Delete it. Its content is measured again.",
             ) from error
 
-    def save(self, name: str, measurements: Sequence[Measurement]) -> None:
+    def save(self, name: str, measurements: Sequence[Part]) -> None:
         """Write a part and drop the checkpoint of its training.
 
         Raises:
@@ -178,7 +182,7 @@ class Parts:
             "format": _FORMAT,
             "version": _VERSION,
             "identity": self._identity,
-            "measurements": [asdict(measurement) for measurement in measurements],
+            "measurements": self._content.dump_python(tuple(measurements)),
         }
         content = json.dumps(record, indent=1).encode()
         write_whole(self._folder / f"{name}.json", content, private=False)
@@ -316,6 +320,7 @@ def measurements_of(
             ranks=kept_ranks(known[row.method], table.at)
             if protocol == plan.evaluation.protocol and row.method in known
             else (),
+            validation=result.on_validation(row.method, protocol),
         )
         for row in rows
         for protocol, samples in row.samples.items()

@@ -1,4 +1,4 @@
-"""Published results and how to reproduce them: a row of a paper's table is one entry."""
+"""Published results and how to reproduce them. Each row of a paper's table is one entry."""
 
 from __future__ import annotations
 

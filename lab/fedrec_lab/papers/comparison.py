@@ -1,4 +1,4 @@
-"""Published, reproduced and honest figures of a row side by side."""
+"""Compare published, reproduced and honest figures of a row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REFERENCES: Mapping[Scorer, str] = {
     "know_nothing": "know-nothing counter",
     "untrained": "untrained model",
 }
-"""Rows that learned nothing, and what they are called."""
+"""The names of scorers that learned nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,8 @@ class Measured:
         best_round: the version with the best NDCG on validation.
         validation, test: rates of that version.
         references: rates on test of the scorers in `REFERENCES`.
-        no_learning: what the closed formula gives for this training; None where nothing leaks.
-        clipped_values: values of all rounds that had to be clipped.
+        no_learning: the rates of the closed formula for this training. None if nothing leaks.
+        clipped_values: number of clipped values over all rounds.
         seconds: time of all rounds together.
     """
 
@@ -69,22 +69,22 @@ class Measured:
 
     @staticmethod
     def to_json(measured: Sequence[Measured]) -> str:
-        """Return what one training was measured under, as JSON."""
+        """Return the measurements of one training, as JSON."""
         return json.dumps([asdict(found) for found in measured], indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> tuple[Measured, ...]:
-        """Read what `to_json` wrote.
+        """Read the result of `to_json`.
 
         Raises:
-            StorageError: it is something else.
+            StorageError: the text is something else.
         """
         try:
             return _MEASURED.validate_json(text)
         except ValidationError as error:
             raise StorageError(
-                f"This is no result of a row: {text[:60]!r}.",
-                remedy="Delete the file; the run that it belongs to is done again.",
+                f"This is not a result of a row: {text[:60]!r}.",
+                remedy="Delete the file. Its run is then done again.",
             ) from error
 
 
@@ -92,7 +92,7 @@ _MEASURED = TypeAdapter(tuple[Measured, ...])
 
 
 WITHIN = 0.01
-"""A figure counts as reproduced when HR@10 differs by no more than this."""
+"""A figure counts as reproduced if HR@10 differs by at most this."""
 
 _HEADINGS: Mapping[Protocol, str] = {
     "paper": "reproduced (paper)",
@@ -104,10 +104,11 @@ _NOTHING = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRow:
-    """A row with what was measured of it.
+    """A row with its measurements.
 
     Attributes:
-        changes: how the runs differ from the row's own settings and data; empty where they do not.
+        changes: differences between the runs and the row's own settings and data. Empty if there
+            are none.
     """
 
     row: PublishedRow
@@ -121,13 +122,16 @@ class MeasuredRow:
 
     @property
     def difference(self) -> float | None:
-        """HR@10 under the paper's protocol minus the published one; None where it was not run."""
+        """HR@10 under the paper's protocol minus the published one. None if it was not run."""
         found = self._reached("paper", "model")
         return None if found is None else found.mean("hr") - self.row.hr
 
     @property
     def reproduced(self) -> bool | None:
-        """Whether the published HR@10 was met; None where that was not tried as published."""
+        """Whether the published HR@10 was reproduced.
+
+        None if the run differs from the published one.
+        """
         # Half of the last printed digit for rounding.
         if self.difference is None or self.changes:
             return None
@@ -135,7 +139,7 @@ class MeasuredRow:
 
     @property
     def verdict(self) -> str:
-        """The sentence that says how the published figure fared."""
+        """The sentence with the verdict on the published figure."""
         if self.difference is None:
             return "no verdict: the paper's protocol was not run"
         points = f"{100 * self.difference:+.2f} points of HR@10"
@@ -150,7 +154,7 @@ class MeasuredRow:
         return ["HR@10 / NDCG@10", "published", *(_HEADINGS[name] for name in self.protocols)]
 
     def table(self) -> list[list[str]]:
-        """Return the lines of the table: the row itself, then what learned nothing."""
+        """Return the lines of the table: the row itself, then the scorers that learned nothing."""
         model, formula = ("model", self.row.name), ("formula", "no-learning formula")
         lines = [
             [label, _NOTHING, *(_shown(self._reached(name, scorer)) for name in self.protocols)]
@@ -172,7 +176,7 @@ class MeasuredRow:
         return "\n".join([*text, "", *(f"- {line}" for line in self.sentences()), ""])
 
     def sentences(self) -> list[str]:
-        """Return what belongs below the table."""
+        """Return the notes below the table."""
         found = [f"{self.verdict[0].upper()}{self.verdict[1:]}.", f"Source: {self.row.source}."]
         if self.row.note:
             found.append(self.row.note)
@@ -200,7 +204,7 @@ class MeasuredRow:
         return [found for found in self.measured if found.protocol == protocol]
 
     def _reached(self, protocol: Protocol, scorer: str) -> ResultRow | None:
-        """Return what the model, the formula or a reference reached; None where it was not run."""
+        """Return the rates of the model, the formula or a reference. None if it was not run."""
         runs = [
             {"model": run.test, "formula": run.no_learning, **run.references}.get(scorer)
             for run in self._of(protocol)
@@ -210,7 +214,7 @@ class MeasuredRow:
 
 
 def _shown(found: ResultRow | None) -> str:
-    """Return HR and NDCG, means of all seeds with the deviation of HR."""
+    """Return HR and NDCG, as means over all seeds, with the deviation of HR."""
     if found is None:
         return _NOTHING
     deviation = found.deviation("hr")

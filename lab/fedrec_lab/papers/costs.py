@@ -1,15 +1,15 @@
-"""Printed costs beside those here: sizes, encryption and times of CoLR, space of PFedCLR.
+"""Published costs and those here: sizes, encryption and times of CoLR, and space of PFedCLR.
 
-CoLR's are its tables 2 and 3. Of PFedCLR's table 6, what a model takes at a client and at the
+CoLR's are its tables 2 and 3. In PFedCLR's table 6, the space of a model at the client and at the
 server, all sizes are float32 numbers over 2^20 bytes, d = 16. With n users and m items:
 
-- client: FedMF holds the item table and a user vector, (m + 1) d numbers; FedRAP a second table,
-  (2 m + 1) d; PFedCLR A and B besides, (m + 1) d + r (m + d) with r = 2;
+- client: FedMF holds the item table and a user vector, (m + 1) d numbers. FedRAP holds a second
+  table, (2 m + 1) d, and PFedCLR also A and B, (m + 1) d + r (m + d) with r = 2.
 - server: the item table and one uploaded copy of each user, (n + 1) m d, the same for all three.
 
 Every printed value follows from that to its last digit, if LastFM-2K has 1,269 users and 12,322
-items: those left when users with fewer than ten interactions are dropped. (The paper's table of
-data says 1,600 and 12,454.) A coordinator of fedrec adds uploads up as they come and holds no n
+items. These remain after users with fewer than ten interactions are dropped. (The paper's table of
+data has 1,600 and 12,454.) A coordinator of fedrec adds up uploads as they arrive and never holds n
 copies.
 """
 
@@ -47,11 +47,11 @@ class CostRow:
     """One line of the table.
 
     Attributes:
-        name: method, with the rank or the share of values that is kept.
-        scheme: what encrypts it in the paper.
+        name: method, with the rank or the share of kept values.
+        scheme: its encryption in the paper.
         n_values: numbers in an update.
-        client_seconds, server_seconds: as printed; the lowest and the highest where several lines
-            are quoted together.
+        client_seconds, server_seconds: as printed. The lowest and the highest if several lines are
+            quoted together.
         cipher_kb, plain_kb: size of an update as printed, encrypted and in the clear.
         printed_ratio: the paper's Comm Ratio, one over the other.
     """
@@ -127,8 +127,8 @@ class TimeRow:
     """One line of the table.
 
     Attributes:
-        name: method, with the rank or the share of values that is kept.
-        update: the same as settings.
+        name: method, with the rank or the share of kept values.
+        update: the corresponding settings.
         link_minutes, computation_minutes, total_minutes: as printed.
     """
 
@@ -150,7 +150,7 @@ def computation_minutes(client_seconds: float, server_seconds: float) -> float:
 
 
 def _times(structure: str, *printed: tuple[int, float, float, float]) -> Iterator[TimeRow]:
-    """Yield a row for each rank, or under topk for each number of values kept of `DIM`."""
+    """Yield a row for each rank or, under topk, for each number of kept values out of `DIM`."""
     for number, link, computation, total in printed:
         name = f"{structure}/rank-{number}"
         chosen: dict[str, object] = {"rank": number}
@@ -218,14 +218,14 @@ _SLOW = "paillier"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnCosts:
-    """A row under one of our parameter sets.
+    """A row under one of fedrec's parameter sets.
 
     Attributes:
         cipher_bytes: an encrypted update, exactly.
         plain_bytes: the same update without protection, exactly.
-        client_seconds: protecting an update and revealing a sum; None where nothing was timed.
-        server_seconds: adding the updates of `N_CLIENTS` clients; None where nothing was timed.
-        sampled_values: how many values were timed, the seconds being scaled up; 0 for all.
+        client_seconds: protecting an update and revealing a sum. None if nothing was timed.
+        server_seconds: adding the updates of `N_CLIENTS` clients. None if nothing was timed.
+        sampled_values: number of timed values, from which seconds are scaled up. 0 for all.
     """
 
     protection: str
@@ -243,10 +243,10 @@ class OwnCosts:
 
 
 def own_costs(row: CostRow, *, sample: int, timed: bool = True) -> tuple[OwnCosts, ...]:
-    """Return what a row costs under each of the sets that go with it.
+    """Return a row's costs under each of the sets that it can be combined with.
 
     Args:
-        sample: ciphertexts that are timed where each takes milliseconds; the rest is scaled.
+        sample: number of ciphertexts to time if each takes milliseconds. The rest is scaled.
         timed: whether to measure seconds at all.
     """
     return tuple(_cost(row, name, preset, sample, timed) for name, preset in _SETS[row.scheme])
@@ -292,7 +292,7 @@ def _seconds(name: str, preset: str, n_values: int) -> tuple[float, float, Prote
         member = protection.member(context, secret)
     random = np.random.default_rng(0)
     vector = random.integers(-(1 << GRID_BITS), 1 << GRID_BITS, n_values, dtype=np.int64)
-    # The first message also makes a member's tables, once for the life of the process.
+    # The first message also makes a member's tables, once per process.
     first = member.protect(vector)
     message, protecting = _timed(lambda: member.protect(vector))
     total = protection.accumulator(context)
@@ -300,7 +300,7 @@ def _seconds(name: str, preset: str, n_values: int) -> tuple[float, float, Prote
     _, adding = _timed(lambda: total.add(message))
     found, revealing = _timed(lambda: member.reveal(total.finish(), 2))
     if not np.array_equal(found, 2 * vector):
-        raise InternalError(f"A sum under {name}/{preset} came out wrong.")
+        raise InternalError(f"A sum under {name}/{preset} was wrong.")
     member.close()
     return protecting + revealing, adding, protection.chosen
 
@@ -317,13 +317,13 @@ N_TIMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTimes:
-    """A row on this machine.
+    """A row's times on this machine.
 
     Attributes:
         link_minutes: by the paper's model, exactly.
-        client_seconds: the slowest client's training; None where nothing was timed.
+        client_seconds: the slowest client's training. None if nothing was timed.
         server_seconds: adding the updates of `N_CLIENTS` clients and applying their sum.
-        computation_minutes: what the paper's model makes of both.
+        computation_minutes: the result of the paper's model for both.
     """
 
     link_minutes: float
@@ -333,7 +333,7 @@ class OwnTimes:
 
 
 def own_times(row: TimeRow, *, timed: bool = True) -> OwnTimes:
-    """Return what a row takes on this machine.
+    """Return a row's times on this machine.
 
     Args:
         timed: whether to measure seconds at all.
@@ -367,7 +367,7 @@ def own_times(row: TimeRow, *, timed: bool = True) -> OwnTimes:
         total += vector
     learner.server.apply("train", RoundId(2), shared, total)
     server = time.perf_counter() - began
-    # The first client also compiles what trains, once for the life of the process.
+    # The first client also compiles the training code, once per process.
     client = max(seconds[1:])
     return OwnTimes(
         link_minutes=link,
@@ -378,7 +378,7 @@ def own_times(row: TimeRow, *, timed: bool = True) -> OwnTimes:
 
 
 def _plan(row: TimeRow) -> Plan:
-    # Nothing is measured in the round that is timed, and every item is trained, as in the paper.
+    # The timed round measures nothing, and every item is trained, as in the paper.
     return Plan.model_validate(
         {
             "federation": {"seed": 1, "minimum_item_users": 1},
@@ -416,7 +416,7 @@ class SpaceRow:
 
     @property
     def client_bytes(self) -> int:
-        """What a client holds, by the rules above."""
+        """The space at a client, by the rules above."""
         numbers = (self.n_items + 1) * SPACE_DIM
         if self.method == "fedrap":
             numbers += self.n_items * SPACE_DIM
@@ -426,12 +426,12 @@ class SpaceRow:
 
     @property
     def server_bytes(self) -> int:
-        """What a server holds that keeps every upload, by the rules above."""
+        """The space at a server that keeps every upload, by the rules above."""
         return (self.n_users + 1) * self.n_items * SPACE_DIM * _NUMBER_BYTES
 
     @property
     def name(self) -> str:
-        """Method and data set."""
+        """The name of method and data set."""
         return f"{self.method}/{self.dataset}"
 
     @property

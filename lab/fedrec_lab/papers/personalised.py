@@ -29,8 +29,8 @@ def _pfedrec_plan(dim: int = 32, clip: float = 256.0, every_rounds: int = 1) -> 
 
 
 _TUNED = (
-    "The baseline was tuned by the authors of FedRecGEL, with Adam, and its settings are not "
-    "printed; here the settings of PFedRec's own code. That paper keeps no validation items."
+    "FedRecGEL's authors tuned the baseline, with Adam, and do not print its settings. Here the "
+    "settings are those of PFedRec's own code. That paper keeps no validation items."
 )
 
 PFEDREC = (
@@ -77,8 +77,8 @@ PFEDREC = (
 """PFedRec: "Dual Personalization on Federated Recommendation" (Zhang et al., IJCAI 2023).
 
 The released code has one set of settings for all data sets: dim 32, eta .1, lr_eta 80, minibatches
-of 256, one local epoch, 100 rounds, all clients. PFedCLR takes dim 16 for every method. FedRecGEL
-takes dim 32 and tunes the rest, with Adam; what it found is not printed.
+of 256, one local epoch, 100 rounds, all clients. PFedCLR uses dim 16 for every method. FedRecGEL
+uses dim 32 and tunes the rest, with Adam, without printing the results.
 """
 
 
@@ -96,12 +96,12 @@ def _fedrap_plan(
 
 
 _AS_RELEASED = (
-    "As released: constant weights, which is what the authors' code runs whatever schedule it is "
-    "told, and what their log fits."
+    "As released: constant weights. The authors' code runs these for any schedule, and their log "
+    "fits them."
 )
-_ALIVE = "The schedule that the paper describes, really applied."
+_ALIVE = "The schedule of the paper, really applied."
 _UNPUBLISHED = (
-    "Step sizes for this data set are not published; here those of the authors' log for "
+    "Step sizes for this data set are not published. Here they are those of the authors' log for "
     "MovieLens-100K."
 )
 
@@ -128,8 +128,8 @@ FEDRAP = (
         "FedRAP, table 1",
         _fedrap_plan("fixed", noise_where="grad"),
         minutes=120,
-        note=f"{_AS_RELEASED} Noise on every gradient of C, as the experiments describe it; no "
-        "code for it was released.",
+        note=f"{_AS_RELEASED} Noise on every gradient of C, as in the paper's experiments. No code "
+        "for it was released.",
     ),
     published_row(
         "fedrap/filmtrust",
@@ -137,7 +137,7 @@ FEDRAP = (
         "FedRecGEL, table 2",
         _fedrap_plan("fixed"),
         minutes=10,
-        note=f"{_AS_RELEASED} {_UNPUBLISHED} Tuned by the authors of FedRecGEL, who keep no "
+        note=f"{_AS_RELEASED} {_UNPUBLISHED} Tuned by the authors of FedRecGEL, which keeps no "
         "validation items.",
     ),
     published_row(
@@ -146,33 +146,33 @@ FEDRAP = (
         "PFedCLR, table 1",
         _fedrap_plan("fixed", dim=16),
         minutes=10,
-        note=f"{_AS_RELEASED} {_UNPUBLISHED} That paper takes dim 16 for every method.",
+        note=f"{_AS_RELEASED} {_UNPUBLISHED} That paper uses dim 16 for every method.",
     ),
 )
 """FedRAP: "Federated Recommendation with Additive Personalization" (Li et al., ICLR 2024).
 
 Dim 32, minibatches of 2048, at most 10 local epochs, 100 rounds of all clients. Step sizes and
 weights were not printed. For MovieLens-100K the authors' logs have them (an issue of the released
-code: lr_network .5, lr_args 200, weight decay 1e-4, lambda and mu .1); those of the other data
-sets were lost. The released code runs every schedule as `fixed`.
+code: lr_network .5, lr_args 200, weight decay 1e-4, lambda and mu .1). Those of the other data sets
+were lost. The released code runs every schedule as `fixed`.
 """
 
 
 _LEAK = (
-    "The paper does not say where training negatives come from; the code that it descends from "
-    "leaves held-out items out, as `paper` does here, and so the held-out item alone is never "
-    "pushed down. The no-learning formula beside it says what that is worth without any model."
+    "The paper does not describe its training negatives. The code from which it descends leaves "
+    "held-out items out, as `paper` does here, so only the held-out item is never pushed down. "
+    "The no-learning formula shows the value of that without any model."
 )
 _SINGLE = (
-    "The paper speaks of means over five runs, but its HR@10 are whole numbers of users, so that "
-    "they are single runs: expect a point or two between seeds."
+    "The paper describes means over five runs, but its HR@10 are whole numbers of users, as in "
+    "single runs: expect a point or two between seeds."
 )
-_START = "First values (N(0, .1^2), B from N(0, 1)) are readings: the paper does not say."
+_START = "First values (N(0, .1^2), B from N(0, 1)) are choices: the paper gives none."
 _NOISE = (
-    "Laplace noise of this scale on every value of each upload; its epsilon is nominal. What noise "
-    "carries beyond update.clip = {clip:g} is clipped."
+    "Laplace noise of this scale on every value of each upload. Its epsilon is nominal. Noise "
+    "beyond update.clip = {clip:g} is clipped."
 )
-_ABLATION = "What the ablation trains in which step is a reading."
+_ABLATION = "Which step trains which parameters in this ablation is a choice."
 
 
 def _pfedclr_plan(
@@ -201,7 +201,7 @@ def _pfedclr_row(
         name, source = f"{name}/{variant}", "PFedCLR, table 2"
         notes.insert(0, _ABLATION)
     if noise_scale:
-        # Of 15 million values of a round's noise about one lies beyond 16.5 times its scale.
+        # Of 15 million values of a round's noise, about one is beyond 16.5 times its scale.
         clip = 20.0 * noise_scale + 4.0
         name, source = f"{name}/noise-{noise_scale:g}", "PFedCLR, table 9"
         notes.insert(0, _NOISE.format(clip=clip))
@@ -229,12 +229,12 @@ PFEDCLR = (
 )
 """PFedCLR and its ablations, tables 1, 2, 3 and 9.
 
-"Beyond Personalization: Federated Recommendation with Calibration via Low-rank Decomposition"
-(Chen et al.).
+"Beyond Personalization: Federated Recommendation with Calibration via Low-rank Decomposition" (Chen
+et al.).
 
 The paper's settings for all data sets: dim 16, rank 2, both rates .01 by Adam, minibatches of 256,
-ten passes in each step, four negatives, 100 rounds with 60 % of the users, users with fewer than
-ten interactions left out.
+ten passes in each step, four negatives, 100 rounds with 60 % of the users, without users with fewer
+than ten interactions.
 """
 
 
@@ -246,9 +246,9 @@ _BASES: dict[str, AlgorithmSettings] = {
     "fedrap": FedRAPSettings(**_VISIT, schedule="fixed"),
 }
 _UNPRINTED = (
-    "The paper tuned step sizes, decay and both weights and prints none of them; here the steps of "
-    "the base's own code, beta .5 (.1 with FedRAP), gamma .01 and a factor of .95 after every "
-    "minibatch."
+    "The paper tuned step sizes, decay and both weights and prints none of them. Here they are "
+    "the steps of the base's own code, beta .5 (.1 with FedRAP), gamma .01 and a factor of .95 "
+    "after every minibatch."
 )
 
 
@@ -284,7 +284,7 @@ PLGC = (
 Recommendation" (Shen et al.).
 
 The paper prints dim 32, minibatches of 2,048, ten local epochs, 100 rounds, all clients, SGD and an
-exponential schedule. Which step sizes, decays and weights its grid search found is not printed.
+exponential schedule. It does not print the step sizes, decays and weights of its grid search.
 """
 
 
@@ -300,7 +300,7 @@ def _fedrecgel_plan(*, shared: float, private: float, every_rounds: int = 1) -> 
 
 
 _CHOSEN = (
-    "Mean of 5 runs, each at the round that was best on its test items; here the round is chosen "
+    "Mean of 5 runs, each at the round that was best on its test items. Here the round is chosen "
     "on validation items. Its code draws training negatives as `sampled` does: compare that one."
 )
 _FILMTRUST = (
@@ -349,6 +349,6 @@ tenth of the users in each of 100 rounds, chunks of 128. Best radii are printed 
 .2", about .1 for Amazon-Video. No items are kept for validation there: the round with the best
 HR@10 on the test items is printed.
 
-The ablation that the paper leaves out, both radii 0, has no figure to be a row. Set
+The ablation that the paper leaves out, both radii 0, has no figure for a row. Set
 `algorithm.radius_shared` and `algorithm.radius_private` to 0 in a row to run it.
 """

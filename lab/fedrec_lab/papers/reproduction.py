@@ -1,4 +1,4 @@
-"""Running published rows as somebody asked for, under the paper's protocol and the honest ones."""
+"""Run published rows on request, under the paper's protocol and the honest ones."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _SETTINGS_NAME = "row.toml"
 
 Told = Callable[[RoundReport], None]
 Watch = Callable[[str, int], AbstractContextManager[Told]]
-"""Given what is run and its number of rounds, returns who is told of each round."""
+"""Returns the function that receives each round, from a run's name and number of rounds."""
 
 
 def read_row_data(row: PublishedRow) -> tuple[UserSplit, Catalogue]:
     """Return the users of a row, split, and the items that these users have.
 
     Raises:
-        DataError: the data set is not on this machine; the error says how to get it.
+        DataError: the data set is not on this machine. The error explains how to get it.
     """
     interactions, _ = read_interactions(find(row.dataset), Reading(strict=True))
     kept = interactions.deduplicated().with_minimum(row.minimum_interactions)
@@ -56,19 +56,19 @@ def read_row_data(row: PublishedRow) -> tuple[UserSplit, Catalogue]:
 def row_settings(
     row: PublishedRow, folder: Path, changes: Mapping[str, object] | None = None
 ) -> Settings:
-    """Write a row's settings into a folder and read them with changes, checked like any others.
+    """Write a row's settings into a folder and read them with changes, checked like all settings.
 
     Args:
-        changes: values by dotted key, as text or as they are.
+        changes: values by dotted key, as text or in their own types.
 
     Raises:
-        SettingsError: a change that cannot be.
+        SettingsError: a change is not possible.
         StorageError: the folder cannot be written.
     """
     path = folder / _SETTINGS_NAME
     text = settings_to_toml(row.plan, heading=f"The settings of {row.name}, {row.source}.")
     write_whole(path, text.encode(), private=False)
-    # The environment is about federations; a published row is the same everywhere.
+    # The environment configures federations, but a published row is the same everywhere.
     return load_settings(path, changes, environ={})
 
 
@@ -84,22 +84,22 @@ def run_row(
     stop: Callable[[], bool],
     accept_other_arithmetic: bool = False,
 ) -> tuple[Measured, ...]:
-    """Train for each seed, and return what was measured under each protocol.
+    """Train for each seed, and return the measurements under each protocol.
 
-    A run that ended in this folder before is read, and one that was stopped goes on. Protocols that
-    train alike, such as `sampled` and `full`, share a training; each chooses its round by its own
+    A run that ended in this folder before is read, and a stopped one is resumed. Protocols that
+    train alike, such as `sampled` and `full`, share a training. Each chooses its round by its own
     validation.
 
     Args:
-        settings: of the row; their protocol and seed are replaced.
-        folder: one folder for each training is made in it.
-        stop: asked after every round; then what is complete is returned.
-        accept_other_arithmetic: go on with a run even where training rounds otherwise than before.
+        settings: of the row. Their protocol and seed are replaced.
+        folder: one folder for each training is created in it.
+        stop: called after every round. If it returns true, only complete results are returned.
+        accept_other_arithmetic: resume a run even if training rounds differently than before.
 
     Raises:
         TrainingError: training diverged.
         StorageError: a file cannot be written or read.
-        RefusedError: a run was stopped under other arithmetic, which nobody accepted.
+        RefusedError: a run was stopped under other arithmetic, which was not accepted.
     """
     done: list[Measured] = []
     for group in protocol_groups(tuple(protocols), negatives=draws_negatives(settings.plan)):
@@ -143,17 +143,17 @@ def _run(
     stop: Callable[[], bool],
     accept_other_arithmetic: bool,
 ) -> tuple[Measured, ...] | None:
-    """Return None where it was stopped; its checkpoint is in the folder then."""
+    """Return None if it was stopped. Then its checkpoint is in the folder."""
     try:
         part.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(
-            f"{part} cannot be made: {error}.", remedy="Name a writable folder with --out."
+            f"{part} cannot be created: {error}.", remedy="Name a writable folder with --out."
         ) from error
     run = RunFolder(part)
     resume = CheckpointFolder(part).exists
     if not resume:
-        # What is refused on resuming must not have replaced the record.
+        # If resuming is refused, the record must not have been replaced.
         run.write_environment(provenance_of(settings.plan, settings.client.device))
         run.write_settings(settings)
     with watch(part.name, settings.rounds.total + 2) as told:
@@ -174,7 +174,7 @@ def _run(
     run.write_metrics(result.rounds, result.evaluation)
     measured = tuple(Measured.of(result, protocol) for protocol in protocols)
     write_whole(part / _RESULT_NAME, Measured.to_json(measured).encode(), private=False)
-    # A published row is run for its figures: the models stay behind.
+    # A published row is run for its figures, so the models are not stored.
     CheckpointFolder(part).remove()
     return measured
 
@@ -192,14 +192,14 @@ _OWN_FLAGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to run.
+    """A request to run rows.
 
     Attributes:
-        name: a row, or what rows begin with.
-        protocols: under which protocols, in order.
-        seeds: how many runs of each, with the seeds 1, 2, ...
-        rounds: 0 for the row's own number, else fewer.
-        device: where to train.
+        name: a row, or the beginning of rows.
+        protocols: the protocols, in order.
+        seeds: number of runs of each, with the seeds 1, 2, ...
+        rounds: 0 for the row's own number, or a smaller one.
+        device: the device for training.
         values: changed settings by dotted key.
     """
 
@@ -221,10 +221,10 @@ class Request:
         device: str,
         values: Mapping[str, str],
     ) -> Request:
-        """Check what was asked for.
+        """Check a request.
 
         Args:
-            protocols: names with commas between.
+            protocols: names, separated by commas.
 
         Raises:
             SettingsError: a row or a protocol that does not exist, or a value with a flag of its
@@ -243,12 +243,12 @@ class Request:
             section = key.partition(".")[0]
             if key in _OWN_FLAGS:
                 raise SettingsError(
-                    f"{key} has a flag of its own here.", remedy=f"Use {_OWN_FLAGS[key]}."
+                    f"{key} has its own flag here.", remedy=f"Use {_OWN_FLAGS[key]}."
                 )
             if section in Settings.model_fields and section not in (*Plan.model_fields, "client"):
                 raise SettingsError(
                     f"{key} has no effect on a published row.",
-                    remedy="Leave it out; --out says where results go.",
+                    remedy="Omit it. --out sets the folder of results.",
                 )
         return cls(
             name=name, protocols=chosen, seeds=seeds, rounds=rounds, device=device, values=values
@@ -256,23 +256,23 @@ class Request:
 
     @property
     def rows(self) -> tuple[PublishedRow, ...]:
-        """The rows that are asked for."""
+        """The requested rows."""
         return rows_named(self.name, ROWS)
 
     def require_data(self) -> None:
-        """Look whether all data is on this machine.
+        """Check that all data is on this machine.
 
         Raises:
-            DataError: a data set is not; the error says how to get it.
+            DataError: a data set is missing. The error explains how to get it.
         """
         for dataset in dict.fromkeys(row.dataset for row in self.rows):
             find(dataset)
 
     def check_settings(self) -> None:
-        """Look whether every row can be run with the changed settings, before anything is made.
+        """Check that every row can be run with the changed settings, before creating anything.
 
         Raises:
-            SettingsError: a change that cannot be; the error names the setting.
+            SettingsError: a change is not possible. The error names the setting.
         """
         with TemporaryDirectory() as folder:
             for row in self.rows:
@@ -280,8 +280,8 @@ class Request:
                 choose_device(settings.client.device)
 
     def changes(self, row: PublishedRow) -> tuple[str, ...]:
-        """Return how the runs differ from the row's own settings and data, in words."""
-        # What a machine sets for itself changes no figure by design.
+        """Return the differences between the runs and the row's own settings and data, in words."""
+        # Settings that a machine chooses change no figure by design.
         plan = {key: value for key, value in self.values.items() if not key.startswith("client.")}
         found = [f"{key} = {value}" for key, value in plan.items()]
         if self.rounds and self.rounds != row.plan.rounds.total:
@@ -299,10 +299,10 @@ class Request:
         return changed
 
     def make_folder(self, base: Path) -> Path:
-        """Make the run folder and keep the request in it.
+        """Create the run folder and store the request in it.
 
         Raises:
-            StorageError: it cannot be made.
+            StorageError: it cannot be created.
         """
         folder = RunFolder.create(base, "reproduce").path
         text = json.dumps(asdict(self), indent=2) + "\n"
@@ -325,7 +325,7 @@ class Request:
             request = cls(**found)
         except FileNotFoundError:
             raise DataError(
-                f"{folder} is no folder of `fedrec reproduce`: it has no {_REQUEST_NAME}.",
+                f"{folder} is not a folder of `fedrec reproduce`: it has no {_REQUEST_NAME}.",
                 remedy="Give the folder whose path the command printed.",
             ) from None
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -343,17 +343,17 @@ def reproduce_rows(
     stop: Callable[[], bool],
     accept_other_arithmetic: bool = False,
 ) -> tuple[MeasuredRow, ...]:
-    """Run what was asked for, and keep the comparison of every row as soon as it is known.
+    """Run the requested rows, and store the comparison of every row as soon as it is known.
 
     Args:
-        folder: what is complete in it is read, what was stopped goes on.
-        watch: given what is run and its number of rounds, returns who is told of each round.
-        stop: asked after every round.
-        accept_other_arithmetic: go on with a training even where it rounds otherwise than before.
+        folder: complete results in it are read, and stopped runs are resumed.
+        watch: see `Watch`.
+        stop: called after every round.
+        accept_other_arithmetic: resume a training even if it rounds differently than before.
 
     Raises:
         DataError: data is missing.
-        SettingsError: changed settings that cannot be.
+        SettingsError: a change of settings is not possible.
         TrainingError: training diverged.
         StorageError: a file cannot be written.
     """

@@ -1,4 +1,4 @@
-"""A published row: figures that somebody printed, and the plan that should give them."""
+"""A published row: figures of a paper, and the plan that should give them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedrec.protection import ProtectionSettings
 from fedrec.updates.settings import UpdateSettings
 
 _FEWEST_INTERACTIONS = {"FedRecGEL": 5, "PFedCLR": 10}
-"""By paper: users with fewer distinct items are left out."""
+"""By paper: users with fewer distinct items are omitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,15 +18,15 @@ class PublishedRow:
     """One line of a paper's result table.
 
     Attributes:
-        name: algorithm, data set and what else tells it apart, with slashes between.
+        name: algorithm, data set and other distinguishing parts, separated by slashes.
         dataset: a key of `fedrec.data.PUBLIC`.
-        minimum_interactions: users with fewer distinct items are left out, as the paper does.
+        minimum_interactions: users with fewer distinct items are omitted, as in the paper.
         hr: HR@10 as printed, as a share.
         ndcg: NDCG@10 as printed, as a share.
         source: paper and table.
-        note: readings and differences that a reader of the comparison has to know.
-        plan: the settings; protocol and seed are set when it is run.
-        minutes: roughly, for one protocol and seed on one processor core.
+        note: choices and differences that a reader of the comparison must know.
+        plan: the settings. Protocol and seed are set at the start of a run.
+        minutes: rough time for one protocol and seed on one processor core.
     """
 
     name: str
@@ -49,7 +49,9 @@ def published_row(
     minutes: float,
     note: str = "",
 ) -> PublishedRow:
-    """Return a line of a paper's table: its name says of which data, its paper of which users.
+    """Return a line of a paper's table.
+
+    Its name contains the data set, and its paper sets the users.
 
     Args:
         figures: HR@10 and NDCG@10 as printed.
@@ -82,8 +84,8 @@ def paper_plan(
         rounds: training rounds.
         every_rounds: the model is measured in every n-th round.
         user_fraction: share of the users in a round.
-        counted: whether exactly that share is drawn, as most papers do; else a coin is thrown for
-            each user.
+        counted: whether exactly that share is drawn, as in most papers. Otherwise a coin is tossed
+            for each user.
     """
     return Plan(
         federation=FederationSettings(minimum_item_users=1),

@@ -8,7 +8,7 @@ from fedrec.updates.settings import UpdateSettings
 from fedrec_lab.papers.row import PublishedRow, paper_plan, published_row
 
 _SCORED = (
-    "The papers score FedMF with a user's own copy of the item rows after local training; here "
+    "The papers score FedMF with a user's own copy of the item rows after local training. Here "
     "the published rows are scored."
 )
 
@@ -85,7 +85,7 @@ The papers that print FedMF as a baseline share no settings. FedRAP: dim 32, min
 200 rounds. FedRecGEL: dim 32, minibatches of 256, one local epoch, 100 rounds, Adam. PFedCLR: dim
 16, minibatches of 256, ten local epochs of Adam with rate .01, 60 % of the clients, 100 rounds.
 None of Adam's runs can be repeated with plain steps. eta is .5 and gamma 5e-4, as in CoLR: on
-FilmTrust the best on validation of its search range {.5, .1, .05, .01} and {5e-4, 1e-4}.
+FilmTrust the best on validation in its search range {.5, .1, .05, .01} and {5e-4, 1e-4}.
 """
 
 
@@ -119,7 +119,7 @@ FEDNCF = (
         note=f"Dim 16, as for every method of that paper. {_SPREAD}",
     ),
 )
-"""FedNCF as a baseline; the papers that print it share no settings and no released code.
+"""FedNCF as a baseline. The papers that print it share no settings and no released code.
 
 Network and rates are those with which GPFedRec measures FedNCF (the defaults of `fedncf`).
 """
@@ -128,10 +128,10 @@ Network and rates are those with which GPFedRec measures FedNCF (the defaults of
 _COLR_DIM = 64
 _COLR_MINUTES = {"dense": 6.0, "colr": 6.0, "scolr": 6.0, "svd": 35.0, "topk": 25.0}
 _COLR_NOTE = (
-    "The paper reports the last of 1000 rounds, here the best on validation of every 50th. Its "
-    "training negatives exclude the test item and its 99 candidates alike, which does not leak; "
-    "`sampled` is nearer to that than `paper`. It draws exactly 1 % of the users in a round, here "
-    "each takes part with probability .01."
+    "The paper reports the last of 1000 rounds, here it is the best on validation of every 50th. "
+    "Its training negatives exclude the test item and its 99 candidates alike, which does not "
+    "leak, so `sampled` is nearer to that than `paper`. It draws exactly 1 % of the users in a "
+    "round. Here each participates with probability .01."
 )
 
 _PRINTED = {
@@ -224,5 +224,5 @@ COLR = tuple(
 "Towards Efficient Communication and Secure Federated Recommendation System via Low-rank Training".
 Settings of the paper and of the released configuration: dim 64, 1 % of the users in a round, 1000
 rounds, two local epochs, minibatches of 256, eta .5, gamma 5e-4 (with derivative 2 gamma, on
-touched rows). The figures' values were read off the images, to +-.003; those of SCoLR are printed.
+touched rows). The figures' values were read off the images, to +-.003. Those of SCoLR are printed.
 """

@@ -1,4 +1,4 @@
-"""Metrics and comparisons as tables; how sure a difference is, by a bootstrap over users."""
+"""Tables of metrics and comparisons, with bootstrap intervals over users."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ _WEIGHTS_AT_ONCE = 1 << 22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """An estimate with the percentile interval around it."""
+    """An estimate with its percentile interval."""
 
     estimate: float
     low: float
     high: float
 
     def excludes(self, value: float) -> bool:
-        """Tell whether a value lies outside the interval."""
+        """Return whether a value is outside the interval."""
         return not self.low <= value <= self.high
 
     def text(self) -> str:
-        """Return the estimate of a difference and its interval; = where the interval holds 0."""
+        """Return a difference's estimate and interval, with = if the interval includes 0."""
         mark = "" if self.excludes(0.0) else "= "
         return f"{mark}{self.estimate:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedBootstrap:
-    """NDCG@K of a model against that of a reference, on the same users.
+    """NDCG@K of a model compared with that of a reference, on the same users.
 
     Attributes:
         difference: mean NDCG of the model minus that of the reference.
-        ratio: the first divided by the second; infinite where the reference has none.
-        users: users who have a held-out item.
+        ratio: the first divided by the second, infinite if the second is 0.
+        users: the number of users with a held-out item.
         confidence: the share of resamples inside each interval.
     """
 
@@ -66,7 +66,7 @@ class PairedBootstrap:
     confidence: float
 
     def to_record(self) -> dict[str, object]:
-        """Return it for JSON, which has no infinity: null where the reference has no NDCG."""
+        """Return the record for JSON. An infinite ratio becomes null."""
         shares = asdict(self.ratio).items()
         finite = {name: value if math.isfinite(value) else None for name, value in shares}
         return asdict(self) | {"ratio": finite}
@@ -81,22 +81,22 @@ def paired_bootstrap(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> PairedBootstrap:
-    """Resample users with replacement and return percentile intervals.
+    """Resample users with replacement, and return percentile intervals.
 
     Args:
-        model_ranks: 0-based ranks of the held-out items, float64 (n_users,), negative where a
-            user has none (`held_out_ranks`). With several seeds, (n_seeds, n_users): a user's
-            NDCG is its mean over them.
+        model_ranks: 0-based ranks of the held-out items, float64 (n_users,), negative for users
+            without one (`held_out_ranks`). With several seeds, (n_seeds, n_users): a user's NDCG is
+            its mean over them.
         reference_ranks: the same users' ranks under the reference, of any number of seeds.
         at: the K of NDCG@K.
 
     Raises:
-        DataError: the users are not the same, or none has a held-out item.
+        DataError: the users differ, or none has a held-out item.
     """
     ranks = (np.atleast_2d(model_ranks), np.atleast_2d(reference_ranks))
     present = ranks[0][0] >= 0
     if any(each.shape[1] != len(present) or bool(((each >= 0) != present).any()) for each in ranks):
-        raise DataError("The two lists of ranks are not about the same users.")
+        raise DataError("The two lists of ranks are for different users.")
     n_users = int(present.sum())
     if n_users == 0:
         raise DataError("No user has a held-out item, so there is nothing to compare.")
@@ -109,7 +109,7 @@ def paired_bootstrap(
     tail = 50.0 * (1.0 - confidence)
 
     def interval(estimate: float, samples: NDArray[np.float64]) -> Interval:
-        # A quantile between two infinite ratios would be no number; an order statistic is one.
+        # A quantile between two infinite ratios would be NaN. An order statistic is a value.
         low, high = np.percentile(samples, [tail, 100.0 - tail], method="nearest")
         return Interval(estimate=estimate, low=float(low), high=float(high))
 
@@ -124,7 +124,7 @@ def paired_bootstrap(
 def _resampled_means(
     gains: NDArray[np.float64], n_resamples: int, seed: int
 ) -> NDArray[np.float64]:
-    """Return both means in every resample, (n_resamples, 2)."""
+    """Return both means for every resample, (n_resamples, 2)."""
     n_users = len(gains)
     random = np.random.Generator(np.random.Philox(seed))
     means = np.empty((n_resamples, 2))
@@ -137,17 +137,17 @@ def _resampled_means(
 
 
 def _ratios(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return first / second of every row; infinite for a positive first over zero."""
+    """Return first / second for every row, with infinity for a positive first over zero."""
     first, second = means[:, 0], means[:, 1]
     ratio = np.where(first > 0, np.inf, 1.0)
     return np.divide(first, second, out=ratio, where=second > 0)
 
 
 def metrics_parquet(rounds: Sequence[RoundReport], references: MetricSums | None = None) -> bytes:
-    """Return a Parquet file; every row is one scorer on one split in one round.
+    """Return a Parquet file with one row for each scorer, split and round.
 
-    `version` is the model that was measured; the references, which belong to no version, have
-    the last one measured.
+    `version` is the measured model. References have no version of their own, so they get the last
+    measured one.
     """
     return parquet_of(
         {
@@ -171,7 +171,7 @@ def parquet_of(kinds: Mapping[str, str], rows: Iterable[Mapping[str, object]]) -
     """Return a Parquet file.
 
     Args:
-        kinds: Arrow's name for the type of every column.
+        kinds: Arrow's type name of every column.
         rows: values by column.
     """
     import pyarrow as pa
@@ -214,35 +214,47 @@ def _row(report: RoundReport, scorer: str, split: str, rates: Rates) -> dict[str
 
 _SHOWN: tuple[tuple[Metric, str], ...] = (("hr", "HR"), ("ndcg", "NDCG"))
 _MISSING = "-"
-_COLUMNS = ("method", "label", "protocol", "seed", "chosen", "users", *RATES, "caution")
+_COLUMNS = (
+    "method",
+    "label",
+    "protocol",
+    "seed",
+    "chosen",
+    "users",
+    *RATES,
+    "validation_ndcg",
+    "caution",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What a method reached once, on test.
+    """The test metrics of a method from one run.
 
     Attributes:
-        seed: the seed of training and of drawn candidates.
+        seed: the seed of training and of the sampled candidates.
         rates: on the test items.
-        chosen: what validation chose: "round 9", "lambda 300"; empty where there was no choice.
+        chosen: the choice by validation, such as "round 9" or "lambda 300", or empty.
+        validation: on the validation items, if they are to be shown.
     """
 
     seed: int
     rates: Rates
     chosen: str = ""
+    validation: Rates | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRow:
-    """A method under every protocol that it was measured under.
+    """A method's results under every protocol that it was measured under.
 
     Attributes:
         method: a stable name, for programs.
         label: the method, for people.
         samples: by protocol, one for each seed.
-        note: what a reader has to know about it.
-        differences: by protocol, the first row's NDCG minus this one's; none where the ranks of
-            single users are not known.
+        note: a remark for readers.
+        differences: by protocol, the first row's NDCG minus this one's. Absent if the ranks of
+            single users are unknown.
     """
 
     method: str
@@ -252,14 +264,22 @@ class ComparisonRow:
     differences: Mapping[Protocol, PairedBootstrap] = field(default_factory=dict)
 
     def result(self, protocol: Protocol) -> ResultRow | None:
-        """Return means and deviations under a protocol, or None where it was not measured."""
+        """Return means and deviations under a protocol, or None if it was not measured."""
         found = self.samples.get(protocol, ())
         if not found:
             return None
         return ResultRow(label=self.label, samples=tuple(sample.rates for sample in found))
 
+    def on_validation(self, protocol: Protocol) -> ResultRow | None:
+        """Return means and deviations on validation, or None without all of them."""
+        found = [sample.validation for sample in self.samples.get(protocol, ())]
+        known = tuple(rates for rates in found if rates is not None)
+        if not known or len(known) < len(found):
+            return None
+        return ResultRow(label=self.label, samples=known)
+
     def chosen(self, protocol: Protocol) -> str:
-        """Return what validation chose under a protocol, of several seeds in their order."""
+        """Return the choices by validation under a protocol, in the order of seeds."""
         values = [sample.chosen for sample in self.samples.get(protocol, ())]
         if len(set(values)) < 2:
             return values[0] if values else ""
@@ -269,13 +289,13 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonTable:
-    """A run's result, ready to be printed and saved.
+    """The result of a run, ready to print and save.
 
     Attributes:
-        rows: the run's own algorithm first.
+        rows: the results, the run's own algorithm first.
         protocols: the columns.
         at: the K of the metrics.
-        cautions: a sentence for each column that flatters what stands in it.
+        cautions: a sentence for each column whose protocol flatters results.
     """
 
     rows: tuple[ComparisonRow, ...]
@@ -285,21 +305,29 @@ class ComparisonTable:
 
     @property
     def headings(self) -> list[str]:
-        """Return the column headings; a column with a caution is marked."""
+        """Return the column headings. A column with a caution is marked."""
         metrics = []
         for protocol in self.protocols:
             metrics += [f"{self._marked(protocol)} {name}@{self.at}" for _, name in _SHOWN]
             if protocol in self._compared:
                 metrics.append(f"{protocol} difference")
+            if protocol in self._validated:
+                metrics.append(f"{protocol} NDCG@{self.at} on validation")
         return ["method", *metrics, "seeds", "chosen on validation"]
 
     @property
     def _compared(self) -> set[Protocol]:
-        """Return the protocols under which there are differences."""
+        """Return the protocols with differences."""
         return {protocol for row in self.rows for protocol in row.differences}
 
+    @property
+    def _validated(self) -> set[Protocol]:
+        """Return the protocols whose rates on validation are shown."""
+        known = ((row, protocol) for row in self.rows for protocol in self.protocols)
+        return {protocol for row, protocol in known if row.on_validation(protocol) is not None}
+
     def cells(self, row: ComparisonRow) -> list[str]:
-        """Return a row as text; what was not measured has a dash."""
+        """Return a row as text, with dashes for missing measurements."""
         texts = []
         for protocol in self.protocols:
             result = row.result(protocol)
@@ -307,6 +335,9 @@ class ComparisonTable:
             if protocol in self._compared:
                 known = row.differences.get(protocol)
                 texts.append(_MISSING if known is None else known.difference.text())
+            if protocol in self._validated:
+                validation = row.on_validation(protocol)
+                texts.append(_MISSING if validation is None else validation.text("ndcg"))
         seeds = max((len(samples) for samples in row.samples.values()), default=0)
         return [row.label, *texts, str(seeds or _MISSING), self._choices(row)]
 
@@ -319,7 +350,7 @@ class ComparisonTable:
 
     @property
     def notes(self) -> list[str]:
-        """Return a line for each column that has a caution and each row that has a note."""
+        """Return a line for each column with a caution and each row with a note."""
         cautions = [
             f"{self._marked(protocol)}: {self.cautions[protocol]}"
             for protocol in self.protocols
@@ -327,19 +358,19 @@ class ComparisonTable:
         ]
         if self._compared:
             cautions.append(
-                f"difference: NDCG@{self.at} of {self.rows[0].label} minus the row's, with the "
-                "95 % interval of a paired bootstrap over users. An = marks intervals that hold "
+                f"difference: NDCG@{self.at} of {self.rows[0].label} minus the row's, with the 95 "
+                "% interval of a paired bootstrap over users. An = marks intervals that include "
                 "0: this split shows no difference."
             )
         return [*cautions, *(f"{row.label}: {row.note}" for row in self.rows if row.note)]
 
     def to_text(self) -> str:
-        """Return aligned text, a line a row."""
+        """Return aligned text, one line for each row."""
         table = [self.headings, *map(self.cells, self.rows)]
         return "\n".join([*aligned(table, left=(0, len(table[0]) - 1)), *self.notes])
 
     def to_markdown(self) -> str:
-        """Return a Markdown table, the notes below it."""
+        """Return a Markdown table, followed by the notes."""
         titles = self.headings
         rule = ["---", *["---:"] * (len(titles) - 2), "---"]
         body = ([cell.replace("|", "\\|") for cell in self.cells(row)] for row in self.rows)
@@ -362,16 +393,16 @@ class ComparisonTable:
         return out.getvalue()
 
     def to_parquet(self) -> bytes:
-        """Return the lines of `to_csv` as Parquet."""
+        """Return the rows of `to_csv` as Parquet."""
         return parquet_of(
             dict.fromkeys(_COLUMNS, "string")
             | {"seed": "int64", "users": "int64"}
-            | dict.fromkeys(RATES, "double"),
+            | dict.fromkeys((*RATES, "validation_ndcg"), "double"),
             self._records(),
         )
 
     def to_record(self) -> dict[str, object]:
-        """Return the table as one object for JSON, means and deviations included."""
+        """Return the table as an object for JSON, with means and deviations."""
         return {
             "at": self.at,
             "protocols": list(self.protocols),
@@ -409,6 +440,7 @@ class ComparisonTable:
                         "seed": sample.seed,
                         "chosen": sample.chosen,
                         **asdict(sample.rates),
+                        "validation_ndcg": sample.validation and sample.validation.ndcg,
                         "caution": self.cautions.get(protocol, ""),
                     }
 
@@ -426,7 +458,7 @@ def _record(row: ComparisonRow, protocol: Protocol) -> dict[str, object]:
 
 
 def _common_start(values: Sequence[str]) -> str:
-    """Return the words that all values begin with, so that numbers are never cut."""
+    """Return the words that all values begin with, so that a cut never splits a number."""
     words = [value.split(" ") for value in values]
     shared = 0
     while all(len(own) > shared + 1 for own in words) and len({own[shared] for own in words}) == 1:

@@ -1,4 +1,4 @@
-"""Plots: what a figure shows, as data that a report keeps, and how it is drawn."""
+"""Plots: their data, which a report keeps, and how they are drawn."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A line, or one colour of bars.
+    """A line, or the bars of one colour.
 
     Attributes:
-        x: places on the axis; empty in a `GroupPlot`.
-        colour: which of the figure's colours.
+        x: places on the axis, or empty in a `GroupPlot`.
+        colour: the index of the figure's colour.
         markers: whether every point is marked.
-        steps: whether the line stays until the next point, as a share of those below does.
+        steps: whether the line is constant until the next point, as for a cumulative share.
     """
 
     label: str
@@ -41,7 +41,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A height that is compared with, as a dashed line."""
+    """A height to compare with, drawn as a dashed line."""
 
     label: str
     y: float
@@ -50,12 +50,12 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinePlot:
-    """Lines over an axis of numbers.
+    """Lines over a numeric axis.
 
     Attributes:
-        mark: a place on the axis that is pointed out; None for none.
-        x_is_whole: whether places are numbers of something, so that none lies between two.
-        x_is_log: whether the axis is logarithmic; places are above 0 then.
+        mark: a place on the axis to point out, or None.
+        x_is_whole: whether places are counts, so that only whole numbers are labelled.
+        x_is_log: whether the axis is logarithmic. Places must then be above 0.
     """
 
     kind: Literal["lines"] = "lines"
@@ -70,15 +70,16 @@ class LinePlot:
     y_is_log: bool = False
     x_ticks: tuple[float, ...] = ()
     y_top: float | None = None
+    y_bottom: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeBar:
-    """One message size to compare.
+    """One message size to compare with others.
 
     Attributes:
-        n_bytes: bytes of one client's message in one round.
-        chosen: whether it is what the run used.
+        n_bytes: size of one client's message in one round, in bytes.
+        chosen: whether the run used it.
     """
 
     label: str
@@ -88,7 +89,7 @@ class SizeBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarPlot:
-    """Sizes in bytes, each with its number."""
+    """Sizes in bytes, each labelled with its number."""
 
     kind: Literal["bars"] = "bars"
     bars: tuple[SizeBar, ...]
@@ -96,10 +97,10 @@ class BarPlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlot:
-    """Bars side by side, for each of some groups.
+    """Bars side by side, for each of several groups.
 
     Attributes:
-        labels: the groups', from left to right; each series has a value for each.
+        labels: the groups' labels from left to right. Each series has a value for each.
     """
 
     kind: Literal["groups"] = "groups"
@@ -114,18 +115,18 @@ Plot: TypeAlias = Annotated[LinePlot | BarPlot | GroupPlot, Field(discriminator=
 
 _MOST = 7
 _MOST_LONG = 5
-"""Numbers of one axis that are written in full and may be long."""
+"""Most numbers on an axis with long, fully written labels."""
 
 
 def whole_numbers(axis: Axis) -> None:
-    """Put numbers at whole places alone, however few there are."""
+    """Label whole numbers only, however few there are."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=_MOST, integer=True, min_n_ticks=1))
 
 
 def plain_logarithmic(axis: Axis) -> None:
-    """Write the numbers of a logarithmic axis in full, at least two of them: 0.06 and 1,000."""
+    """Label a logarithmic axis with full numbers, at least two of them, such as 0.06 and 1,000."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
     least, most = sorted(axis.get_view_interval())
@@ -135,7 +136,7 @@ def plain_logarithmic(axis: Axis) -> None:
 
 
 def _places(least: float, most: float) -> list[float]:
-    """Return powers of ten; where there are not two of them, rounder numbers between."""
+    """Return powers of ten. If there are fewer than two, add rounder numbers between them."""
     from matplotlib.ticker import MaxNLocator
 
     powers = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
@@ -154,7 +155,7 @@ def _written(value: float) -> str:
 
 
 INK = "#010203"
-"""Stands for the page's own text colour until the SVG is written."""
+"""Placeholder for the page's text colour until the SVG is written."""
 COLOURS = ("#3b82f6", "#f97316", "#10b981", "#8b5cf6", "#e11d48", "#64748b")
 _CHOSEN = 1
 _WIDTH_INCHES = 7.2
@@ -163,17 +164,17 @@ _LEGEND_COLUMNS = 3
 
 
 def why_no_figures() -> str:
-    """Return why reports have no figures here and what to do about it; nothing if they have."""
+    """Return why reports have no figures here and what to do, or an empty string if they have."""
     if not is_missing("matplotlib"):
         return ""
     return (
         "matplotlib is not installed, so the report has no figures. Install it with: "
-        f"{how_to_install('matplotlib')}; then `fedrec report RUN` draws them."
+        f"{how_to_install('matplotlib')}. Then `fedrec report RUN` draws them."
     )
 
 
 def as_element(plot: Plot) -> str:
-    """Return a plot as an SVG element that can stand inside HTML; the same bits every time."""
+    """Return a plot as an SVG element for HTML, the same bits every time."""
     return element_of(*_laid_out(plot))
 
 
@@ -198,7 +199,7 @@ def as_png(plot: Plot) -> bytes:
 
 
 def element_of(draw: Callable[[Axes], None], height_inches: float) -> str:
-    """Return what is drawn as an SVG element that can stand inside HTML."""
+    """Return a drawing as an SVG element for HTML."""
     out = io.StringIO()
     with _style(INK):
         figure = drawn(draw, height_inches)
@@ -208,7 +209,7 @@ def element_of(draw: Callable[[Axes], None], height_inches: float) -> str:
 
 
 def drawn(draw: Callable[[Axes], None], height_inches: float) -> Canvas:
-    """Return a figure with one pair of axes, drawn."""
+    """Return a figure with one pair of axes and a plot drawn on it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
@@ -221,7 +222,7 @@ def drawn(draw: Callable[[Axes], None], height_inches: float) -> Canvas:
 
 
 def _laid_out(plot: Plot) -> tuple[Callable[[Axes], None], float]:
-    """Return what draws a plot, and how high it is in inches."""
+    """Return the function that draws a plot, and the plot's height in inches."""
     if isinstance(plot, BarPlot):
         return lambda axes: _bars(axes, plot), 1.0 + 0.36 * max(1, len(plot.bars))
     if isinstance(plot, GroupPlot):
@@ -251,7 +252,7 @@ def _lines(axes: Axes, plot: LinePlot) -> None:
         axes.set_yscale("log")
         plain_logarithmic(axes.yaxis)
     else:
-        axes.set_ylim(0, plot.y_top)
+        axes.set_ylim(plot.y_bottom, plot.y_top)
     if plot.x_ticks:
         axes.set_xticks(plot.x_ticks)
     elif plot.x_is_whole:
@@ -277,7 +278,7 @@ def _bars(axes: Axes, plot: BarPlot) -> None:
     bars = plot.bars
     places = range(len(bars))
     colours = [COLOURS[_CHOSEN if bar.chosen else 0] for bar in bars]
-    # Nothing has no place on a logarithmic scale: it stands where one byte would.
+    # Zero has no place on a logarithmic scale, so it is drawn at one byte.
     sizes = [max(1, bar.n_bytes) for bar in bars]
     axes.barh(places, sizes, color=colours, height=0.6)
     axes.set_yticks(places, [bar.label for bar in bars])
@@ -324,7 +325,7 @@ def _style(ink: str) -> Any:
 
 
 def _inlined(svg: str) -> str:
-    """Drop the document's head, its metadata and the group names that two figures would share."""
+    """Remove the document's head, its metadata and colliding group names."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)

@@ -1,4 +1,4 @@
-"""A run of separate processes: what its coordinator's journal says, and its run folder."""
+"""A run of separate processes: the content of its coordinator's journal, and its run folder."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ NOTHING = [0] * len(METRIC_NAMES)
 
 @dataclass(slots=True, kw_only=True)
 class RunView:
-    """What a run's journal says for its folder; where it stands now a `RunStatus` says.
+    """The content of a run's journal for its folder. A `RunStatus` has the current state.
 
     Attributes:
-        planned: rounds that will be published: training, the count and the evaluation.
-        references: metric sums of the evaluation round, once it is published and known.
-        charged: noisy sums that the coordinator's privacy ledger counts.
-        unclear: why there are no metrics of the last round; empty where there are.
+        planned: the number of rounds to publish: training, the count and the evaluation.
+        references: metric sums of the evaluation round, once they are known.
+        charged: the number of noisy sums in the coordinator's privacy ledger.
+        unclear: why there are no metrics of the last round, or empty.
     """
 
     planned: int
@@ -45,7 +45,7 @@ class RunView:
     _unmeasured: RunEvent | None = None
 
     def take(self, event: RunEvent) -> RoundReport | None:
-        """Note an event; return the report of a round that was just published."""
+        """Record an event. Return the report of a round that was just published."""
         fields = event.fields
         match event.kind:
             case "update counted" | "sum made" | "step ended":
@@ -57,7 +57,7 @@ class RunView:
             case "round published" if "metrics" in fields:
                 return self._published(event, fields["metrics"])
             case "round published":
-                # Clients have yet to say what it measured.
+                # Clients have not reported the metrics yet.
                 self._unmeasured = event
             case "round measured":
                 self.unclear = fields.get("reason", "")
@@ -83,7 +83,7 @@ class RunView:
         return report
 
     def line(self, report: RoundReport) -> str:
-        """Return one line on a published round."""
+        """Return one line about a published round."""
         rates = report.validation
         quality = f"{self.unclear}  " if self.unclear else ""
         if rates is not None:
@@ -96,12 +96,12 @@ class RunView:
         )
 
     def reference(self, scorer: Scorer, split: Split) -> Rates | None:
-        """Return what a reference got; None where the run has not come to its last round."""
+        """Return a reference's result, or None if the run has not reached its last round."""
         return None if self.references is None else self.references.rates(scorer, split)
 
     @property
     def best(self) -> RoundReport | None:
-        """The round that measured the best model on validation; of equals the earliest."""
+        """Return the round that measured the best model on validation, the earliest of equals."""
         best: tuple[float, RoundReport] | None = None
         for report in self.rounds:
             if report.validation is not None and (best is None or report.validation.ndcg > best[0]):
@@ -112,7 +112,7 @@ class RunView:
 def result_rows(
     plan: Plan, view: RunView, compared: Sequence[ResultRow] = ()
 ) -> tuple[ResultRow, ...]:
-    """Return the model chosen on validation, what it is compared with, and the references."""
+    """Return rows for the model chosen on validation, its baselines and the references."""
     rows = []
     best = view.best
     if best is not None and best.test is not None:
@@ -137,11 +137,11 @@ def record_federation(
     statements: Sequence[str] = (),
     facts: Sequence[Fact] = (),
 ) -> None:
-    """Write metrics, ledger and report; the model itself is with the clients.
+    """Write metrics, ledger and report. The clients have the model itself.
 
     Args:
-        n_items: size of the catalogue, for the sizes of other ways to upload.
-        compared: rows to stand below the run's own.
+        n_items: size of the catalogue, to compute the sizes of other kinds of updates.
+        compared: rows to show below the run's own.
 
     Raises:
         StorageError: a file cannot be written.

@@ -1,4 +1,4 @@
-"""The figures of a run, and the sizes of its messages: what each of them shows."""
+"""The figures of a run, and the sizes of its messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _ACTIVITY_GROUPS = 5
 _FEW = 50
-"""So many clients are shown as points; more as a line."""
+"""Most clients that are drawn as points. More are drawn as a line."""
 
 
 def quality_by_round(
@@ -41,10 +41,10 @@ def quality_by_round(
     """Return HR and NDCG of every version of the model, with popularity's as dashed lines.
 
     Args:
-        rounds: a round measured the version before it.
-        protocol: what they were measured under, as `marked` writes it.
+        rounds: the rounds. Each measured the version before it.
+        protocol: the evaluation protocol, as `marked` writes it.
         popularity: the reference's rates on the same split.
-        best_version: the version that validation chose.
+        best_version: the version chosen on validation.
     """
     measured = _measured(rounds, split)
     versions = tuple(float(report.round - 1) for report, _ in measured)
@@ -80,10 +80,10 @@ def quality_by_round(
 def quality_by_bytes_sent(
     rounds: Sequence[RoundReport], *, at: int, protocol: str, split: Split = "validation"
 ) -> LinePlot:
-    """Return NDCG of every version against what a client had sent for it, all rounds together.
+    """Return NDCG of every version by the bytes that a client had sent until then.
 
     Args:
-        protocol: what it was measured under, as `marked` writes it.
+        protocol: the evaluation protocol, as `marked` writes it.
     """
     sent = dict(
         zip(
@@ -92,7 +92,7 @@ def quality_by_bytes_sent(
             strict=True,
         )
     )
-    # A round measures the version before it; what it sends itself does not count yet.
+    # A round measures the version before it, so its own upload does not count yet.
     found = [
         ((sent[report.round] - report.vector_bytes) / 1e6, rates.ndcg)
         for report, rates in _measured(rounds, split)
@@ -114,7 +114,7 @@ def quality_by_bytes_sent(
 
 
 def loss_by_round(rounds: Sequence[RoundReport]) -> LinePlot:
-    """Return the mean training loss of every round in which somebody trained."""
+    """Return the mean training loss of every round with training."""
     trained = [report for report in rounds if report.loss is not None]
     return LinePlot(
         series=(
@@ -141,13 +141,14 @@ def quality_by_activity(
     """Return each scorer's NDCG in groups of equally many users, by their interactions.
 
     Args:
-        activity: training interactions, int64 (n_users,); who has equally many is in one group.
+        activity: training interactions, int64 (n_users,). Users with the same number are in one
+            group.
         gains: by scorer, every user's NDCG, float64 (n_users,).
-        protocol: what they were measured under, as `marked` writes it.
+        protocol: the evaluation protocol, as `marked` writes it.
     """
     shares = np.arange(1, n_groups) / n_groups
     edges = np.unique(np.quantile(activity, shares, method="lower"))
-    # Who has as much as an edge is below it.
+    # Users at an edge are below it.
     group = np.searchsorted(edges, activity, side="left")
     members = [group == place for place in np.unique(group)]
     labels = []
@@ -177,12 +178,12 @@ def share_of_clients(
     at: int,
     protocol: str,
 ) -> LinePlot:
-    """Return how many clients have at most so much quality, as a share, for each scorer.
+    """Return the cumulative share of clients by quality, for each scorer.
 
     Args:
-        clients: the users of each, by position.
+        clients: the users of each client, by position.
         gains: by scorer, every user's NDCG, float64 (n_users,).
-        protocol: what they were measured under, as `marked` writes it.
+        protocol: the evaluation protocol, as `marked` writes it.
     """
     share = tuple((place + 1) / len(clients) for place in range(len(clients)))
     return LinePlot(
@@ -204,7 +205,7 @@ def share_of_clients(
 
 
 def spectra(diagnoses: Iterable[TableDiagnosis]) -> LinePlot:
-    """Return the singular values of item tables, each over its table's largest."""
+    """Return the singular values of item tables, each divided by its table's largest."""
     series = []
     for colour, found in enumerate(diagnoses):
         whose = f"median of {found.n_users} users" if found.n_users else "shared"
@@ -234,10 +235,10 @@ def size_bars(bars: Sequence[SizeBar]) -> BarPlot:
 
 
 def leak_by_round(rounds: Sequence[RoundLeak], *, chance: float) -> LinePlot:
-    """Return how well histories are guessed from indices, by how many rounds were watched.
+    """Return how well histories are guessed from indices, by the number of observed rounds.
 
     Args:
-        chance: precision of a guess at random, as a dashed line.
+        chance: precision of a random guess, drawn as a dashed line.
     """
     watched = tuple(float(row.rounds) for row in rounds)
     return LinePlot(
@@ -268,7 +269,7 @@ def _measured(rounds: Sequence[RoundReport], split: Split) -> list[tuple[RoundRe
 
 
 def message_sizes(plan: Plan, n_items: int) -> tuple[SizeBar, ...]:
-    """Return the plan's own upload first, then others'; sets that cannot work are left out."""
+    """Return the size of the plan's own upload, then of other possible kinds."""
     own = protection_of(plan, n_items).chosen
     paper = ProtectionSettings(name="ckks", preset="paper")
     plain = ProtectionSettings(name="none")
@@ -304,15 +305,15 @@ def round_figures(
     best_version: int | None,
     caution: str | None,
 ) -> tuple[Figure, ...]:
-    """Return quality by round and by bytes sent, the loss, and sizes of uploads.
+    """Return figures of quality by round and by bytes sent, of the loss, and of upload sizes.
 
-    What was never measured has no figure.
+    Figures without measurements are left out.
 
     Args:
-        n_items: size of the catalogue, for the sizes of other ways to upload.
+        n_items: size of the catalogue, to compute the sizes of other kinds of updates.
         popularity: the reference's rates on validation.
-        best_version: the version that was chosen.
-        caution: what has to stand beside the plan's protocol; None where nobody knows.
+        best_version: the version chosen on validation.
+        caution: a warning about the plan's protocol, or None if it is unknown.
     """
     at, protocol = plan.evaluation.at, marked(plan.evaluation.protocol, caution)
     quality = quality_by_round(
@@ -322,7 +323,7 @@ def round_figures(
     loss = loss_by_round(rounds)
     lines = (
         ("quality-by-round", quality, "Quality on validation by version of the model."),
-        ("quality-by-bytes", spent, "Quality on validation by what a client had sent until then."),
+        ("quality-by-bytes", spent, "Quality on validation by the bytes sent until then."),
         ("loss", loss, "Training loss by round."),
     )
     shown = [
@@ -333,6 +334,6 @@ def round_figures(
     sizes = Figure(
         name="upload-sizes",
         plot=size_bars(message_sizes(plan, n_items)),
-        caption="One client's upload in one round; orange: these settings.",
+        caption="One client's upload in one round. Orange: these settings.",
     )
     return (*shown, sizes)

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that needs nothing but itself."""
+"""The report of a run: one HTML file without external resources."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A figure and the sentence under it.
+    """A figure and its caption.
 
     Attributes:
-        name: what its files are called, without an ending.
+        name: the name of its files, without an extension.
     """
 
     name: str
@@ -59,12 +59,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolTable:
-    """What methods reached under one protocol.
+    """The results of methods under one protocol.
 
     Attributes:
-        protocol: empty where the report was written before it was kept.
-        rows: the run's own model first.
-        caution: what has to stand beside these figures; None where nobody knows.
+        protocol: the protocol, or empty in reports of older releases.
+        rows: the results, the run's own model first.
+        caution: a warning about these figures, or None if it is unknown.
     """
 
     protocol: str
@@ -73,22 +73,22 @@ class ProtocolTable:
 
     @property
     def heading(self) -> str:
-        """The protocol, marked where it flatters what stands under it."""
+        """Return the protocol, marked if it flatters results."""
         return marked(self.protocol, self.caution)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportContent:
-    """What a report says.
+    """The content of a report.
 
     Attributes:
         rows: the result table under the plan's protocol, the run's own model first.
         at: the K of the metrics.
-        protocol: the plan's; empty where the report was written before it was kept.
-        caution: what has to stand beside figures under it; None where nobody knows.
-        also: the same under other protocols, where they were measured.
-        findings: sentences that say what the table means.
-        statements: what the run protects and what it does not.
+        protocol: the plan's protocol, or empty in reports of older releases.
+        caution: a warning about figures under it, or None if it is unknown.
+        also: tables under other protocols, if they were measured.
+        findings: sentences that explain the table.
+        statements: the protection of the run, and its limits.
         facts: settings and machine.
     """
 
@@ -107,23 +107,23 @@ class ReportContent:
 
     @property
     def tables(self) -> tuple[ProtocolTable, ...]:
-        """The result tables, the plan's protocol first."""
+        """Return the result tables, the plan's protocol first."""
         own = ProtocolTable(protocol=self.protocol, rows=self.rows, caution=self.caution)
         return (own, *self.also)
 
     def to_json(self) -> bytes:
-        """Return all of it, figures as data."""
+        """Return everything as JSON, with figures as data."""
         return _CONTENT.dump_json(self, indent=1)
 
     @classmethod
     def from_json(cls, raw: bytes, name: str) -> ReportContent:
-        """Read what `to_json` wrote.
+        """Read text from `to_json`.
 
         Args:
-            name: of the file, for errors.
+            name: the file's name, for errors.
 
         Raises:
-            StorageError: it is something else.
+            StorageError: the text is not a report's content.
         """
         try:
             return _CONTENT.validate_json(raw)
@@ -132,8 +132,8 @@ class ReportContent:
             where = ".".join(map(str, first["loc"]))
             said = f"{where}: {first['msg']}" if where else first["msg"]
             raise StorageError(
-                f"{name} is no report's content: {said}.",
-                remedy="Restore it from a backup, or run the settings anew.",
+                f"{name} is not the content of a report: {said}.",
+                remedy="Restore it from a backup, or run the settings again.",
             ) from error
 
 
@@ -141,7 +141,7 @@ _CONTENT = TypeAdapter(ReportContent)
 
 
 def render_report(content: ReportContent) -> str:
-    """Return the page; all text is escaped and nothing is loaded from anywhere."""
+    """Return the page. All text is escaped, and nothing is loaded from elsewhere."""
     results = (part for table in content.tables for part in _under(table, content.at))
     parts = [
         f"<h1>{escape(content.title)}</h1>",
@@ -173,12 +173,12 @@ def _paragraphs(sentences: Sequence[str], kind: str = "") -> list[str]:
 
 
 def _under(table: ProtocolTable, at: int) -> list[str]:
-    """Return the table of a protocol, and below it what it was measured under."""
+    """Return the table of a protocol, followed by the protocol's description."""
     if not table.rows:
         return []
     said = [f"{row.label}: {row.note}" for row in table.rows if row.note]
     if table.protocol:
-        said.append(f"Protocol: {table.protocol}; metrics on test at {at}.")
+        said.append(f"Protocol: {table.protocol}. Metrics on test at {at}.")
     if table.caution != "":
         said.append(explained(table.protocol, table.caution))
     titles = headings(at, table.heading)
@@ -189,7 +189,8 @@ def _figures(figures: Sequence[Figure]) -> list[str]:
     why_none = why_no_figures()
     if figures and why_none:
         return _paragraphs([why_none])
-    # The only text that is not escaped here; text in figures is escaped where they are drawn.
+    # The SVG is the only text without escaping here. Text in figures is escaped when they are
+    # drawn.
     return [
         f"<figure>{as_element(each.plot)}<figcaption>{escape(each.caption)}</figcaption></figure>"
         for each in figures
@@ -208,7 +209,7 @@ def _rounds(content: ReportContent) -> list[str]:
     hr, ndcg = (f"{under} {name}@{at}".lstrip() for name in ("HR", "NDCG"))
     titles = ["round", "kind", "loss", hr, ndcg, "users", "clipped", "s", "bytes"]
     table = _table(titles, map(_round, rounds), kind="rounds")
-    count = f"{len(rounds)} rounds; HR and NDCG are validation's, of the version before the round"
+    count = f"{len(rounds)} rounds. HR and NDCG are on validation, for the version before the round"
     return [f"<details><summary>{escape(count)}</summary>{table}</details>"]
 
 

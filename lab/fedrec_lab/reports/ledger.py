@@ -1,7 +1,7 @@
-"""The privacy ledger: what a run released, and what that does and does not protect.
+"""The privacy ledger: what a run released, and what is protected.
 
-An event is a claim that was true when it was written; whatever is computed from the events
-can be computed again years later.
+An event is a claim that was true when it was written. Everything computed from the events can be
+computed again years later.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _SIMULATED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One kind of sum that was released, and in which rounds.
+    """One kind of released sum, and its rounds.
 
     Attributes:
         first_round, last_round: the rounds of this kind, both inclusive.
-        n_releases: how many there were.
-        clip: largest absolute value of a user in any slot of the change; None where there is no
-            change in the vector.
+        n_releases: the number of releases.
+        clip: largest absolute value of a user in any slot of the change, or None if the vector has
+            no change.
         minimum_item_users: rows of items with fewer holders were never updated.
     """
 
@@ -51,20 +51,20 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantee:
-    """What differential privacy the releases together have, and from what it follows.
+    """The differential privacy of all releases together, and its assumptions.
 
     Attributes:
-        unit: whose presence is hidden.
+        unit: the unit whose presence is hidden.
         adjacency: how neighbouring federations differ.
-        sums: noisy sums that were made, whether they were published or not.
-        sums_per_user: most of them that a user took part in.
-        rho: cost of one of them (zero-concentrated differential privacy).
+        sums: the number of noisy sums, published or not.
+        sums_per_user: the most of them that one user took part in.
+        rho: cost of one sum (zero-concentrated differential privacy).
         clip: largest L2 norm of a user's contribution, in grid steps.
         share: deviation (gaussian) or scale (laplace) of one client's noise, in grid steps.
-        honest_clients: whose shares a sum has at least.
-        budget: the epsilon that may not be exceeded.
-        amplification: what was claimed for sampling.
-        not_covered: what the promise is not about.
+        honest_clients: the least number of honest noise shares in a sum.
+        budget: the epsilon that must not be exceeded.
+        amplification: the amplification claimed for sampling.
+        not_covered: what the guarantee does not cover.
     """
 
     mechanism: str
@@ -85,12 +85,12 @@ class Guarantee:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Everything a run released.
+    """All releases of a run.
 
     Attributes:
-        differential_privacy: whether sums carried noise that promises it.
-        statements: what follows from the releases, for people to read.
-        guarantee: the promise in numbers; None without one.
+        differential_privacy: whether the noise of sums guarantees it.
+        statements: the consequences of the releases, as text.
+        guarantee: the guarantee in numbers, or None.
     """
 
     format: str
@@ -109,12 +109,12 @@ def ledger_of(
     n_items: int = 0,
     n_charged: int = 0,
 ) -> Ledger:
-    """Return the ledger of the rounds that were published under a plan.
+    """Return the ledger of a plan's published rounds.
 
     Args:
-        n_items: size of the catalogue; 0 where nobody knows.
-        n_charged: noisy sums that were made; more than those published where rounds were
-            abandoned after their sum.
+        n_items: size of the catalogue, or 0 if it is unknown.
+        n_charged: the number of noisy sums. It exceeds the published ones if rounds were abandoned
+            after their sum.
     """
     kinds: tuple[RoundKind, ...] = ("count", "train", "evaluate")
     grouped = ((kind, [report.round for report in rounds if report.kind == kind]) for kind in kinds)

@@ -1,4 +1,4 @@
-"""Rows of result tables, as text, and the sentence on what is worth less than counting."""
+"""Rows of result tables as text, and the sentence for a model that is no better than popularity."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ REFERENCE_LABELS: tuple[tuple[Scorer, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultRow:
-    """What one method reached.
+    """The results of one method.
 
     Attributes:
         label: the method, for people to read.
-        samples: its rates, one for each seed; at least one.
-        note: what a reader has to know about it.
+        samples: its rates for each seed, at least one.
+        note: a remark for readers.
     """
 
     label: str
@@ -59,12 +59,12 @@ class ResultRow:
         return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
     def text(self, metric: Metric) -> str:
-        """Return the mean with four places, and the deviation where there are seeds."""
+        """Return the mean with four decimals, and the deviation if there are several seeds."""
         mean, deviation = f"{self.mean(metric):.4f}", self.deviation(metric)
         return mean if deviation is None else f"{mean} ± {deviation:.4f}"
 
     def first_record(self) -> dict[str, object]:
-        """Return its first seed's rates for JSON."""
+        """Return the first seed's rates, for JSON."""
         return {"method": self.label, "note": self.note} | asdict(self.samples[0])
 
     def _values(self, metric: Metric) -> list[float]:
@@ -84,15 +84,14 @@ def headings(at: int, protocol: str = "") -> list[str]:
     """Return the column headings of a result table.
 
     Args:
-        protocol: what the figures were measured under, as `marked` writes it; empty where
-            something above the table names it.
+        protocol: the evaluation protocol, as `marked` writes it, or empty if a title names it.
     """
     rates = (f"{protocol} {name}@{at}".lstrip() for _, name in METRICS)
     return ["method", *rates, "users", "seeds"]
 
 
 def cells(row: ResultRow) -> list[str]:
-    """Return a row as text: means with four places, deviations where there are seeds."""
+    """Return a row as text: means with four decimals, and deviations with several seeds."""
     rates = [row.text(metric) for metric, _ in METRICS]
     return [row.label, *rates, str(row.samples[0].users), str(len(row.samples))]
 
@@ -103,10 +102,10 @@ def plain_table(rows: Sequence[ResultRow], *, at: int) -> str:
 
 
 def aligned(table: Sequence[Sequence[str]], *, left: Collection[int]) -> list[str]:
-    """Return the lines of a table as aligned text, a rule below its headings.
+    """Return the lines of a table as aligned text, with a rule below its headings.
 
     Args:
-        left: columns of words; all others are flush right.
+        left: left-aligned columns. All others are right-aligned.
     """
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
@@ -120,7 +119,7 @@ def aligned(table: Sequence[Sequence[str]], *, left: Collection[int]) -> list[st
 
 
 def rich_table(rows: Sequence[ResultRow], *, at: int, title: str | None = None) -> Table:
-    """Return the table for a rich console; the first row is the one that matters."""
+    """Return the table for a rich console, with the first row highlighted."""
     from rich.table import Table
     from rich.text import Text
 
@@ -129,7 +128,7 @@ def rich_table(rows: Sequence[ResultRow], *, at: int, title: str | None = None) 
     for index, heading in enumerate(headings(at)):
         table.add_column(heading, justify="right" if index else "left")
     for index, row in enumerate(rows):
-        # Text, so that brackets in a label are not taken for markup.
+        # Plain text, so that brackets in a label are not read as markup.
         table.add_row(*map(Text, cells(row)), style=None if index else "bold")
     return table
 
@@ -150,14 +149,14 @@ def shortfall(
     references: MetricSums | None,
     rounds: Sequence[RoundReport] = (),
 ) -> str:
-    """Return what to say of a model that popularity equals on validation; else nothing.
+    """Return a warning if popularity equals the model on validation, or an empty string.
 
-    The untrained model counts as popularity does: where it is the best version, none learned.
+    The untrained model counts like popularity: if it is the best version, training did not help.
 
     Args:
-        validation: of the version that was chosen; None where nothing was measured.
-        references: the closing evaluation; None where the run did not come to it.
-        rounds: of the run, for what was clipped.
+        validation: the rates of the chosen version, or None if nothing was measured.
+        references: the closing evaluation, or None if the run did not reach it.
+        rounds: the run's rounds, for the clipped values.
     """
     if validation is None or references is None:
         return ""
@@ -171,7 +170,7 @@ def shortfall(
     said = (
         f"with NDCG@{plan.evaluation.at} {validation.ndcg:.4f} on validation no better than "
         f"{' and '.join(equals)}. These settings do not suit the data: change "
-        f"{about_algorithm(plan).shortfall}; fedrec tune tries values"
+        f"{about_algorithm(plan).shortfall}. fedrec tune tries values"
     )
     clipped = max((report.clipped_users for report in rounds), default=0)
     if clipped:

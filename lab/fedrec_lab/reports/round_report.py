@@ -1,4 +1,4 @@
-"""What is known of one round after it was published, for live views, files and reports."""
+"""The report of one published round, for live views, files and reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTHING_ELSE: Mapping[Protocol, MetricSums] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolRates:
-    """What a round measured under a protocol that is not the plan's."""
+    """A round's metrics under a protocol other than the plan's."""
 
     protocol: Protocol
     validation: Rates | None
@@ -30,22 +30,21 @@ class ProtocolRates:
 class RoundReport:
     """One published round.
 
-    The rates are of the model that the round started from, version ``round - 1``: a round
+    The rates belong to the model that the round started from, version ``round - 1``: a round
     measures before it trains.
 
     Attributes:
-        loss: mean training loss per participating user; None where nobody trained.
-        participants: users who trained.
-        clipped_values: values that had to be clipped to the public range.
-        clipped_users: users who had at least one such value.
-        abstained: parties whose training diverged, so that they contributed nothing.
-        validation: None where the round did not measure.
-        test: for the report only; nothing is chosen by it.
-        seconds: how long the round took.
+        loss: mean training loss per participating user, or None without training.
+        participants: the number of users that trained.
+        clipped_values: the number of values clipped to the public range.
+        clipped_users: the number of users with at least one such value.
+        abstained: the number of clients that contributed nothing because their training diverged.
+        validation: the metrics on validation, or None if the round did not measure.
+        test: the metrics on test, for the report only. No choice depends on them.
+        seconds: the duration of the round.
         vector_bytes: length of one client's protected message.
-        n_clients: messages in the sum.
-        also: what was measured besides the plan's protocol; only where one process holds
-            everybody.
+        n_clients: the number of messages in the sum.
+        also: metrics under further protocols, only if one process holds all users.
     """
 
     round: RoundId
@@ -99,7 +98,7 @@ class RoundReport:
         )
 
     def rates(self, protocol: Protocol, split: Split, *, of_plan: Protocol) -> Rates | None:
-        """Return what the round measured under a protocol, or None.
+        """Return the round's metrics under a protocol, or None.
 
         Args:
             of_plan: the plan's own protocol.
@@ -112,21 +111,21 @@ class RoundReport:
         return None
 
     def to_json(self) -> str:
-        """Return the report as one line of JSON; floats keep all their digits."""
+        """Return the report as one line of JSON. Floats keep all their digits."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> RoundReport:
-        """Read what `to_json` wrote.
+        """Read text from `to_json`.
 
         Raises:
-            StorageError: it is something else.
+            StorageError: the text is not a round's report.
         """
         try:
             return _REPORT.validate_json(text)
         except ValidationError as error:
             raise StorageError(
-                f"This is no round's report: {text[:60]!r}.", remedy="Restore the file."
+                f"This is not a round's report: {text[:60]!r}.", remedy="Restore the file."
             ) from error
 
 

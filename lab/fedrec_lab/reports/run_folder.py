@@ -1,4 +1,4 @@
-"""The folder that every run leaves behind, and what it says of its run in few words."""
+"""The folder that every run leaves, and short summaries of runs."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ RESULTS_STEM = "results"
 
 
 class RunFolder:
-    """Writes a run's files as they come to be known; the model is written by `Recommender`.
+    """Writes a run's files as their content becomes known. `Recommender` writes the model.
 
     Args:
-        path: an existing folder; see `create` and `open`.
+        path: an existing folder. See `create` and `open`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,13 +68,13 @@ class RunFolder:
         *,
         began: float | None = None,
     ) -> RunFolder:
-        """Make ``<base>/<name>-<stamp>``, the stamp being the time in UTC.
+        """Create ``<base>/<name>-<stamp>``, with the time in UTC as the stamp.
 
         Args:
             began: when the run began, in Unix seconds, or None for the current time.
 
         Raises:
-            StorageError: it cannot be made.
+            StorageError: it cannot be created.
         """
         seconds = (clock or SystemClock()).now() if began is None else began
         start = datetime.fromtimestamp(seconds, tz=UTC)
@@ -92,53 +92,53 @@ class RunFolder:
                 return cls(path)
         except OSError as error:
             raise no_run_folder(Path(base), error) from error
-        raise StorageError(f"{base} has 999 runs called {stem} already.")
+        raise StorageError(f"{base} already has 999 runs called {stem}.")
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """Return the folder of an earlier run, to go on with it.
+        """Return the folder of an earlier run, to resume it.
 
         Raises:
-            DataError: there is none.
-            VersionMismatch: it has another format, or no number of one.
+            DataError: there is no such folder.
+            VersionMismatch: it has another format, or no format number.
         """
         if not (Path(path) / SETTINGS_NAME).is_file():
             raise DataError(
-                f"{path} is no run folder: it has no {SETTINGS_NAME}.",
-                remedy="Give the folder whose path the run printed.",
+                f"{path} is not a run folder: it has no {SETTINGS_NAME}.",
+                remedy="Use the folder that the run printed.",
             )
         check_run_folder(Path(path))
         return cls(Path(path))
 
     @contextmanager
     def removed_if_empty(self) -> Iterator[None]:
-        """Remove the folder where what begins here fails before it leaves anything in it."""
+        """Remove the folder if the block fails before it leaves a file in it."""
         try:
             yield
         except BaseException:
-            # A folder with content is not removed, which is what is wanted.
+            # A folder with files is not removed, as intended.
             with suppress(OSError):
                 self.path.rmdir()
             raise
 
-    def write_settings(self, settings: BaseModel) -> None:
+    def write_settings(self, settings: BaseModel, name: str = SETTINGS_NAME) -> None:
         """Write every setting with its value, as TOML that can be run again from this folder."""
         heading = "The settings of this run, defaults included."
         if isinstance(settings, Settings):
             settings = _seen_from(settings, self.path)
-        self._write(SETTINGS_NAME, settings_to_toml(settings, heading=heading))
+        self._write(name, settings_to_toml(settings, heading=heading))
 
     def write_environment(self, provenance: Provenance | None = None) -> None:
-        """Write format, versions, machine and, where this process trains, what trains how."""
+        """Write format, versions, machine and, if this process trains, its training engine."""
         self._write(ENVIRONMENT_NAME, describe_environment(provenance).to_json())
 
     def go_on(self, present: Provenance, *, accepted: bool, clock: Clock | None = None) -> None:
-        """Check that what trains is what trained here, or write down that another was accepted.
+        """Check that the training engine is unchanged, or record that a change was accepted.
 
-        For folders of several trainings; a single one's checkpoint knows better, by the round.
+        For folders of several trainings. A single training's checkpoint knows the engine by round.
 
         Raises:
-            RefusedError: it differs, and nobody accepted that.
+            RefusedError: it differs, and this was not accepted.
             StorageError: the folder's record is damaged.
         """
         path = self.path / ENVIRONMENT_NAME
@@ -156,9 +156,9 @@ class RunFolder:
             self.write_environment(kept)
 
     def append_round(self, report: RoundReport) -> None:
-        """Add a round to `rounds.jsonl`; what is there is readable while the run goes on.
+        """Append a round to `rounds.jsonl`, which is readable during the run.
 
-        After a crash a resumed run may write a round again; then the last line counts.
+        After a crash, a resumed run may write a round again. Then the last line counts.
         """
         path = self.path / ROUNDS_NAME
         try:
@@ -166,11 +166,11 @@ class RunFolder:
                 file.write(report.to_json() + "\n")
         except OSError as error:
             raise StorageError(
-                f"{path} cannot be written: {error}.", remedy="Make space and resume the run."
+                f"{path} cannot be written: {error}.", remedy="Free disk space. Resume the run."
             ) from error
 
     def appending(self, told: Callable[[RoundReport], None]) -> Callable[[RoundReport], None]:
-        """Return what adds a round to `rounds.jsonl` and then tells of it."""
+        """Return a function that appends a round to `rounds.jsonl` and then reports it."""
 
         def note(report: RoundReport) -> None:
             self.append_round(report)
@@ -191,12 +191,12 @@ class RunFolder:
     def write_metrics(
         self, rounds: Sequence[RoundReport], references: MetricSums | None = None
     ) -> None:
-        """Write all rounds as Parquet, and once more as JSON lines, each round once."""
+        """Write all rounds as Parquet and as JSON lines, each round once."""
         write_whole(self.path / METRICS_NAME, metrics_parquet(rounds, references), private=False)
         self._write(ROUNDS_NAME, "".join(f"{report.to_json()}\n" for report in rounds))
 
     def write_ledger(self, ledger: Ledger) -> None:
-        """Write what was released and what that protects."""
+        """Write the releases, and what they protect."""
         content = json.dumps(asdict(ledger), indent=2, ensure_ascii=False)
         self._write(LEDGER_NAME, f"{content}\n")
 
@@ -209,16 +209,16 @@ class RunFolder:
         write_whole(self.path / f"{stem}.parquet", table.to_parquet(), private=False)
 
     def write_report(self, content: ReportContent) -> Path:
-        """Write the report for people, and all that it says as data; return the page's path."""
+        """Write the report as a page, and its content as data. Return the page's path."""
         write_whole(self.path / CONTENT_NAME, content.to_json(), private=False)
         self._write(REPORT_NAME, render_report(content))
         return self.path / REPORT_NAME
 
     def report_content(self) -> ReportContent:
-        """Return what the report of this run says.
+        """Return the content of this run's report.
 
         Raises:
-            DataError: the run left no report, or not yet.
+            DataError: there is no report, or not yet.
             StorageError: it is damaged.
         """
         path = self.path / CONTENT_NAME
@@ -227,15 +227,15 @@ class RunFolder:
         except FileNotFoundError:
             raise DataError(
                 f"{self.path} has no report: there is no {CONTENT_NAME} in it.",
-                remedy="Reports are written when a run ends or is stopped; one of an older fedrec "
-                "has only its page.",
+                remedy="Reports are written when a run ends or is stopped. An older fedrec wrote "
+                "only the page.",
             ) from None
         except OSError as error:
             raise StorageError(f"{path} cannot be read: {error.strerror or error}.") from error
         return ReportContent.from_json(raw, str(path))
 
     def write_figures(self, figures: Sequence[Figure]) -> tuple[Path, ...]:
-        """Write every figure as SVG and as PNG into `figures/`; return the paths."""
+        """Write every figure as SVG and PNG into `figures/`. Return the paths."""
         folder = self.path / FIGURES_FOLDER
         folder.mkdir(exist_ok=True)
         written = []
@@ -253,7 +253,7 @@ class RunFolder:
 
 
 def _seen_from(settings: Settings, folder: Path) -> Settings:
-    """Return settings whose relative paths, which start at the working folder, start at another."""
+    """Return settings whose relative paths start at another folder, not at the working folder."""
     changed: dict[str, dict[str, str]] = {}
     for key in PATHS:
         section, _, name = key.partition(".")
@@ -277,20 +277,19 @@ class RunSummary:
     """A run in one line.
 
     Attributes:
-        started: from the folder's name; None where it has no time in it.
-        state: "stopped" can be gone on with; "ended early" has fewer rounds than planned and
-            nothing to go on with, as a deployed run has that was stopped or not watched to its
-            end, and one whose privacy budget was spent; "under way" has neither a report nor a
-            checkpoint;
-            "unreadable" is of another format, or damaged: `problem` says why.
-        protocol: what the rates were measured under.
-        caution: what has to stand beside them; empty for nothing, None where nobody knows.
-        rounds: published ones; 0 where the run keeps none.
-        planned: rounds of the whole run, with the count and the last evaluation.
-        test: what the chosen version reached on test; None where nothing was measured.
-        version: the version that validation chose, under the plan's protocol.
-        upload_bytes: what one client had sent by the end.
-        seconds: all rounds together.
+        started: the time in the folder's name, or None.
+        state: "stopped" can be resumed. "ended early" has fewer rounds than planned and can't be
+            resumed. Examples are a deployed run that was stopped or not watched to its end, and a
+            spent privacy budget. "under way" has neither a report nor a checkpoint. "unreadable" is
+            of another format, or damaged: `problem` says why.
+        protocol: the evaluation protocol of the rates.
+        caution: a warning about the rates, empty if there is none, or None if it is unknown.
+        rounds: the number of published rounds, or 0 if the run keeps none.
+        planned: the number of rounds of the whole run, with the count and the last evaluation.
+        test: the chosen version's metrics on test, or None if nothing was measured.
+        version: the version chosen on validation, under the plan's protocol.
+        upload_bytes: the bytes that one client had sent by the end.
+        seconds: the duration of all rounds together.
     """
 
     path: Path
@@ -313,14 +312,14 @@ class RunSummary:
 
 
 def all_runs(base: Path) -> Iterator[RunSummary]:
-    """Yield the runs in a folder, the newest first; those without a time in their name last.
+    """Yield the runs in a folder, newest first. Those without a time in their name come last.
 
     Raises:
         DataError: there is no such folder.
     """
     if not base.is_dir():
         raise DataError(
-            f"{base} is no folder.", remedy="Give the folder of output.runs, by default `runs`."
+            f"{base} is not a folder.", remedy="Give the folder of output.runs, by default `runs`."
         )
     found = [path for path in base.iterdir() if (path / SETTINGS_NAME).is_file()]
     for path in sorted(found, key=_by_time, reverse=True):
@@ -333,11 +332,11 @@ def all_runs(base: Path) -> Iterator[RunSummary]:
 
 
 def summary_of(path: Path) -> RunSummary:
-    """Return what a run folder says of its run.
+    """Return the summary of a run folder.
 
     Raises:
-        DataError: it is no run folder.
-        VersionMismatch: it is of another format.
+        DataError: it is not a run folder.
+        VersionMismatch: it has another format.
         StorageError: it is damaged.
     """
     folder = RunFolder.open(path)
@@ -385,15 +384,15 @@ def _settings(path: Path) -> dict[str, Any]:
             found[section][key]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{path} is not what a run leaves: {error}.", remedy="Restore it from a backup."
+            f"{path} is not a valid file of a run: {error}.", remedy="Restore it from a backup."
         ) from error
     return found
 
 
 def _caution(path: Path, protocol: str) -> str | None:
-    """Return what the run's own tables say of its protocol, None where they say nothing.
+    """Return the warning of the run's own tables about their protocol, or None without one.
 
-    A simulation's are in its results, a deployed run's in its report.
+    A simulation has it in its results, a deployed run in its report.
     """
     if protocol == "full":
         return ""
@@ -409,9 +408,9 @@ def _caution(path: Path, protocol: str) -> str | None:
 
 
 def _chosen(rounds: tuple[RoundReport, ...], *, noisy: bool) -> RoundReport | None:
-    """Return the round that measured the version of the result: the earliest of the best.
+    """Return the round that measured the result's version: the earliest of the best.
 
-    Under noise it is the last one measured: a choice would be a release without noise.
+    Under noise it is the last measured one, because a choice would be a release without noise.
     """
     measured = [report for report in rounds if report.validation and report.test]
     if noisy or not measured:

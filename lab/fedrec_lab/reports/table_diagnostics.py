@@ -1,4 +1,4 @@
-"""The spectrum and lengths of a model's tables."""
+"""Spectra and row lengths of a model's tables."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from fedrec.recommender import MODEL_NAME, USERS_NAME, ModelFile, UsersFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableQuality:
-    """What is said of a table.
+    """Statistics of a table.
 
     Attributes:
-        spectrum: its singular values, descending; a plot shows their logarithms.
+        spectrum: its singular values, descending. A plot shows their logarithms.
     """
 
     abundance: float
@@ -37,25 +37,25 @@ def singular_values(table: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def information_abundance(table: NDArray[np.floating]) -> float:
-    """Return IA; 0 of a table of zeros, which has no direction."""
+    """Return IA, or 0 for a table of zeros, which has no direction."""
     values = singular_values(table)
     return float(values.sum() / values[0]) if len(values) and values[0] > 0 else 0.0
 
 
 def principal_components(table: NDArray[np.floating], share: float) -> int:
-    """Return the fewest principal components with this share of the variance; 0 without any."""
+    """Return the fewest principal components with this share of the variance, or 0 without any."""
     rows = np.asarray(table, dtype=np.float64)
     variances = singular_values(rows - rows.mean(axis=0)) ** 2
     total = variances.sum()
     if total <= 0:
         return 0
-    # A sum of all may be a rounding below 1.
+    # Rounding may leave the total just below 1.
     enough = np.cumsum(variances) >= share * total * (1.0 - 1e-12)
     return int(np.argmax(enough)) + 1
 
 
 def quality_of(table: NDArray[np.floating]) -> TableQuality:
-    """Return everything that is said of a table (n_items, dim)."""
+    """Return the statistics of a table (n_items, dim)."""
     return TableQuality(
         abundance=information_abundance(table),
         n95=principal_components(table, 0.95),
@@ -72,8 +72,8 @@ class TableDiagnosis:
     """A table of the model, or all users' tables of one name.
 
     Attributes:
-        n_users: whose tables were measured; 0 for a shared one.
-        quality: of users' tables the medians.
+        n_users: the number of users whose tables were measured, or 0 for a shared one.
+        quality: the table's statistics, or the medians over users' tables.
     """
 
     table: str
@@ -91,7 +91,7 @@ def diagnose_model(
     *,
     most_users: int = _MOST_USERS,
 ) -> list[TableDiagnosis]:
-    """Measure the item tables of a version over the items that enough users hold."""
+    """Measure a version's item tables, over the items with enough holders."""
     active = np.arange(n_items)
     if shared.holders is not None:
         active = np.nonzero(shared.holders >= plan.federation.minimum_item_users)[0]
@@ -110,14 +110,14 @@ def diagnose(
     """Measure every item table with vectors as rows.
 
     Args:
-        shared, private: a version's tensors; those that are missing are left out.
-        active: rows of the items that are trained.
-        most_users: of more, so many at equal distances stand for all.
+        shared, private: a version's tensors. Missing ones are left out.
+        active: rows of the trained items.
+        most_users: the most users to measure. From more, this number is taken at equal distances.
     """
     found = []
     for entry in algorithm.parameters:
         if len(entry.shape) != 1 or entry.applied:
-            # What an optimiser keeps of a table is none.
+            # An optimiser's state for a table is not a table.
             continue
         if entry.scope == "rows" and entry.name in shared:
             rows = shared[entry.name][active]
@@ -125,7 +125,7 @@ def diagnose(
         elif entry.scope == "own_rows" and entry.name in private:
             tables = private[entry.name]
             chosen = np.linspace(0, len(tables) - 1, min(len(tables), most_users), dtype=np.int64)
-            # Who has not begun has a table of zeros.
+            # A user that has not started has a table of zeros.
             own = [rows for rows in (tables[user][active] for user in chosen) if rows.any()]
             if own:
                 medians = _median([quality_of(rows) for rows in own])
@@ -164,7 +164,7 @@ def as_text(found: Iterable[TableDiagnosis]) -> str:
 
 
 def diagnose_folder(folder: Path) -> list[TableDiagnosis]:
-    """Measure the tables of a run folder's model; users' own ones where the folder has them."""
+    """Measure the tables in a run folder's model, and users' own ones if the folder has them."""
     model = ModelFile.load(folder / MODEL_NAME)
     path = folder / USERS_NAME
     private = dict(UsersFile.load(path).private.tensors) if path.exists() else {}

@@ -194,6 +194,22 @@ class SimulationResult:
                 best = (validation.ndcg, int(report.round) - 1, test)
         return None if best is None else best[1:]
 
+    def on_validation(self, method: str, protocol: Protocol) -> Rates | None:
+        """Return the rates of the chosen version, or of a baseline, on validation.
+
+        Args:
+            method: the algorithm, or a baseline's name in the table.
+        """
+        if method != self.settings.algorithm.name:
+            sums = self.evaluations.get(protocol)
+            scorer = next((name for name, _ in REFERENCE_LABELS if name == method), None)
+            return None if sums is None or scorer is None else sums.rates(scorer, "validation")
+        chosen, own = self.chosen(protocol), self.settings.evaluation.protocol
+        if chosen is None:
+            return None
+        of_round = (report for report in self.rounds if int(report.round) - 1 == chosen[0])
+        return next(of_round).rates(protocol, "validation", of_plan=own)
+
     @property
     def _is_noisy(self) -> bool:
         return self.settings.privacy.mechanism != "none"

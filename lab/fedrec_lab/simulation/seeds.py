@@ -1,8 +1,8 @@
-"""Run the same federation under several seeds, in parallel processes.
+"""Run a federation under several seeds, or with several settings, in parallel processes.
 
-Each seed's run is that of `simulate` alone, to the bit: seeds share nothing but the machine. Every
+Each run is that of `simulate` alone, to the bit: runs share nothing but the machine. Every
 process gets its share of the cores, records its own run folder and keeps its own checkpoint, so
-that a stopped seed resumes like any stopped run.
+that a stopped run resumes like any other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,7 +23,9 @@ from pydantic import TypeAdapter
 
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
-from fedrec.errors import ERRORS, FedrecError, InternalError, SettingsError
+from fedrec.errors import ERRORS, FedrecError, InternalError, SettingsError, TrainingError
+from fedrec.evaluation.metrics import Rates
+from fedrec.formats import CHECKPOINT_FILE
 from fedrec.ids import UserId
 from fedrec.plan.schema import FederationSettings
 from fedrec.plan.travelling_rows import Cells
@@ -34,10 +36,27 @@ from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation.recording import record_simulation
-from fedrec_lab.simulation.result import with_tail
+from fedrec_lab.simulation.result import SimulationResult, user_ranks, with_tail
 from fedrec_lab.simulation.runner import never, simulate
 
 _SECONDS_BETWEEN_LOOKS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnValidation:
+    """The results of a run on validation, without test.
+
+    Attributes:
+        rates: of the best version, or None if training diverged.
+        popularity: rates of popularity, or None if they were not measured.
+        ranks: of every user's validation item, -1 without one. A miss has rank K.
+        note: why there are no rates, or how many values were clipped.
+    """
+
+    rates: Rates | None
+    popularity: Rates | None = None
+    ranks: tuple[float, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +66,8 @@ class SeedResult:
     Attributes:
         best_round: the version chosen on validation.
         n_rounds: number of rounds.
-        rows: the result table on test, the model first.
+        rows: the result table on test, the model first. Empty for a trial.
+        validation: of a finished trial.
     """
 
     seed: int
@@ -55,7 +75,8 @@ class SeedResult:
     finished: bool
     best_round: int
     n_rounds: int
-    rows: tuple[ResultRow, ...]
+    rows: tuple[ResultRow, ...] = ()
+    validation: OnValidation | None = None
 
     def to_json(self) -> str:
         """Return it as JSON. Floats keep all their digits."""
@@ -76,15 +97,20 @@ class SeedJob:
 
     Attributes:
         users, catalogue: the data. If omitted, the process reads the settings' data file.
+        is_trial: measure on validation alone, record nothing, and resume from a checkpoint that is
+            in the folder.
+        accept_other_arithmetic: resume even if the checkpoint's training rounded differently.
     """
 
     settings: Settings
     folder: Path
     n_clients: int
     cells: Cells
-    protect: bool
+    protect: bool = False
     users: UserSplit | None
     catalogue: Catalogue | None
+    is_trial: bool = False
+    accept_other_arithmetic: bool = False
 
     @property
     def seed(self) -> int:
@@ -99,6 +125,8 @@ class SeedJob:
             "n_clients": self.n_clients,
             "cells": self.cells,
             "protect": self.protect,
+            "is_trial": self.is_trial,
+            "accept_other_arithmetic": self.accept_other_arithmetic,
             "parent": os.getpid(),
         }
         users, items = self.users, self.catalogue
@@ -132,6 +160,8 @@ class SeedJob:
             n_clients=header["n_clients"],
             cells=tuple(tuple(cell) for cell in header["cells"]),
             protect=header["protect"],
+            is_trial=header["is_trial"],
+            accept_other_arithmetic=header["accept_other_arithmetic"],
             users=users,
             catalogue=items,
         )
@@ -195,17 +225,9 @@ def simulate_seeds(
         SettingsError: settings that cannot be used. See `settings_of_seeds`, too.
         FedrecError: what stopped one of the runs. The others were stopped and saved.
     """
-    of_seeds = settings_of_seeds(settings, list(folders))
-    at_once = min(jobs or available_cores(), len(folders))
-    share = max(1, available_cores() // at_once)
-    threads = min(settings.client.threads or share, share)
-    asked = settings.client.workers
-    # "auto" takes at most as many processes as threads.
-    each = asked if asked == "auto" else min(asked, share)
-    within = {"threads": threads, "workers": each}
-    waiting = [
+    jobs_of_seeds = [
         SeedJob(
-            settings=own.model_copy(update={"client": own.client.model_copy(update=within)}),
+            settings=own,
             folder=folders[seed],
             n_clients=n_clients,
             cells=cells,
@@ -213,30 +235,75 @@ def simulate_seeds(
             users=users,
             catalogue=catalogue,
         )
-        for seed, own in of_seeds.items()
+        for seed, own in settings_of_seeds(settings, list(folders)).items()
     ]
-    workers = _Workers(at_once, on_round)
+    found: dict[int, SeedResult] = {}
+    run_jobs(jobs_of_seeds, jobs=jobs, on_round=on_round, on_result=found.__setitem__, stop=stop)
+    return [found[place] for place in range(len(jobs_of_seeds)) if place in found]
+
+
+def run_jobs(
+    waiting: Sequence[SeedJob],
+    *,
+    jobs: int = 0,
+    on_round: Callable[[int, RoundReport], None] | None = None,
+    on_result: Callable[[int, SeedResult], None],
+    stop: Callable[[], bool] = never,
+) -> None:
+    """Run every job in a process of its own, several at a time.
+
+    Args:
+        jobs: processes at a time. 0 for one a core.
+        on_round: told of each job's rounds, with its seed.
+        on_result: told of each result as it comes, with the job's place in the list.
+        stop: asked all the time. Then every run stops after its round and saves. Jobs that were
+            not begun have no result.
+
+    Raises:
+        FedrecError: what stopped one of the runs. The others were stopped and saved.
+    """
+    at_once = max(1, min(jobs or available_cores(), len(waiting)))
+    share = max(1, available_cores() // at_once)
+    workers = _Workers(at_once, on_round, on_result)
     try:
-        found = workers.run(waiting, stop)
+        workers.run([_with_share(job, share) for job in waiting], stop)
     finally:
         workers.end()
-    return [found[seed] for seed in folders if seed in found]
+
+
+def _with_share(job: SeedJob, cores: int) -> SeedJob:
+    """Return a job that takes its share of the cores."""
+    client = job.settings.client
+    # "auto" takes at most as many processes as threads.
+    workers = client.workers if client.workers == "auto" else min(client.workers, cores)
+    within = {"threads": min(client.threads or cores, cores), "workers": workers}
+    settings = job.settings.model_copy(update={"client": client.model_copy(update=within)})
+    return replace(job, settings=settings)
 
 
 class _Workers:
     """A limited number of parallel processes, and their messages."""
 
-    def __init__(self, at_once: int, on_round: Callable[[int, RoundReport], None] | None) -> None:
+    def __init__(
+        self,
+        at_once: int,
+        on_round: Callable[[int, RoundReport], None] | None,
+        on_result: Callable[[int, SeedResult], None],
+    ) -> None:
         self._at_once = at_once
         self._on_round = on_round
+        self._on_result = on_result
         self._said: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
+        self._jobs: list[SeedJob] = []
+        # By the job's place in the list, as everything below.
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._ears: list[threading.Thread] = []
-        self._found: dict[int, SeedResult] = {}
+        self._done: set[int] = set()
         self._failed: FedrecError | None = None
 
-    def run(self, waiting: list[SeedJob], stop: Callable[[], bool]) -> dict[int, SeedResult]:
-        """Hold all runs. Return what came of those that began."""
+    def run(self, jobs: list[SeedJob], stop: Callable[[], bool]) -> None:
+        """Hold all runs, and tell what came of those that began."""
+        self._jobs, waiting = jobs, list(range(len(jobs)))
         stopped = False
         while waiting or self._running:
             if not stopped and (stop() or self._failed is not None):
@@ -250,9 +317,8 @@ class _Workers:
                 self._hear(*self._said.get(timeout=_SECONDS_BETWEEN_LOOKS))
         if self._failed is not None:
             raise self._failed
-        return self._found
 
-    def _begin(self, job: SeedJob) -> None:
+    def _begin(self, place: int) -> None:
         # A forked process would inherit threads that hold locks, and what `multiprocessing` spawns
         # runs the main module again.
         process = subprocess.Popen(
@@ -261,19 +327,19 @@ class _Workers:
             stdout=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": module_search_path()},
         )
-        self._running[job.seed] = process
-        self._tell(process, *job.to_frame())
+        self._running[place] = process
+        self._tell(process, *self._jobs[place].to_frame())
         self._ears.append(
-            threading.Thread(target=self._listen, args=(job.seed, process.stdout), daemon=True)
+            threading.Thread(target=self._listen, args=(place, process.stdout), daemon=True)
         )
         self._ears[-1].start()
 
-    def _listen(self, seed: int, pipe: IO[bytes]) -> None:
+    def _listen(self, place: int, pipe: IO[bytes]) -> None:
         """Forward the messages of a process, and None at the end."""
         with pipe:
             while (frame := read_frame(pipe)) is not None:
-                self._said.put((seed, frame[0]))
-        self._said.put((seed, None))
+                self._said.put((place, frame[0]))
+        self._said.put((place, None))
 
     def _tell(
         self, process: subprocess.Popen[bytes], header: Mapping[str, Any], body: bytes = b""
@@ -282,24 +348,28 @@ class _Workers:
         with suppress(OSError):
             write_frame(process.stdin, header, body)
 
-    def _hear(self, seed: int, said: dict[str, Any] | None) -> None:
+    def _hear(self, place: int, said: dict[str, Any] | None) -> None:
         if said is None:
-            self._ended(seed)
+            self._ended(place)
         elif "report" in said:
             if self._on_round is not None:
+                seed = self._jobs[place].seed
                 self._on_round(seed, RoundReport.from_json(said["report"]))
         elif "result" in said:
-            self._found[seed] = SeedResult.from_json(said["result"])
+            self._done.add(place)
+            self._on_result(place, SeedResult.from_json(said["result"]))
         elif self._failed is None:
             error = said["error"]
             kind = ERRORS[error["code"]]
-            self._failed = kind(f"Seed {seed}: {error['message']}", remedy=error["remedy"])
+            message = f"Seed {self._jobs[place].seed}: {error['message']}"
+            self._failed = kind(message, remedy=error["remedy"])
 
-    def _ended(self, seed: int) -> None:
-        process = self._running.pop(seed)
+    def _ended(self, place: int) -> None:
+        process = self._running.pop(place)
         _close(process)
-        if seed in self._found or self._failed is not None:
+        if place in self._done or self._failed is not None:
             return
+        seed = self._jobs[place].seed
         killed = process.returncode == -signal.SIGKILL
         self._failed = InternalError(
             f"The process of seed {seed} died with exit code {process.returncode}.",
@@ -322,28 +392,57 @@ class _Workers:
 def run_seed(
     job: SeedJob, on_round: Callable[[RoundReport], None], stop: Callable[[], bool]
 ) -> SeedResult:
-    """Hold one seed's run in this process, and record it in its folder."""
+    """Hold one job's run in this process, and record it in its folder unless it is a trial."""
     run = RunFolder(job.folder)
-    result = simulate(
-        job.settings,
-        n_clients=job.n_clients,
-        cells=job.cells,
-        protect=job.protect,
-        folder=job.folder,
-        on_round=run.appending(on_round),
-        stop=stop,
-        users=job.users,
-        catalogue=job.catalogue,
-    )
-    result = with_tail(result)
-    record_simulation(result, run)
+    try:
+        result = simulate(
+            job.settings,
+            n_clients=job.n_clients,
+            cells=job.cells,
+            protect=job.protect,
+            folder=job.folder,
+            resume=job.is_trial and (job.folder / CHECKPOINT_FILE).is_file(),
+            accept_other_arithmetic=job.accept_other_arithmetic,
+            on_round=on_round if job.is_trial else run.appending(on_round),
+            stop=stop,
+            users=job.users,
+            catalogue=job.catalogue,
+        )
+    except TrainingError as error:
+        if not job.is_trial:
+            raise
+        diverged = OnValidation(rates=None, note=f"diverged: {error.message}")
+        return SeedResult(
+            seed=job.seed,
+            folder=job.folder,
+            finished=True,
+            best_round=0,
+            n_rounds=0,
+            validation=diverged,
+        )
+    if not job.is_trial:
+        result = with_tail(result)
+        record_simulation(result, run)
     return SeedResult(
         seed=job.seed,
         folder=job.folder,
         finished=result.finished,
         best_round=int(result.best.round),
         n_rounds=len(result.rounds),
-        rows=result.rows(),
+        rows=() if job.is_trial else result.rows(),
+        validation=_on_validation(result) if job.is_trial and result.finished else None,
+    )
+
+
+def _on_validation(result: SimulationResult) -> OnValidation:
+    report, evaluation = result.best_report, result.evaluation
+    ranks = user_ranks(result, "validation").model
+    clipped = max((each.clipped_values for each in result.rounds), default=0)
+    return OnValidation(
+        rates=None if report is None else report.validation,
+        popularity=None if evaluation is None else evaluation.rates("popularity", "validation"),
+        ranks=tuple(np.minimum(ranks, result.settings.evaluation.at).tolist()),
+        note=f"{clipped} values clipped in a round" if clipped else "",
     )
 
 

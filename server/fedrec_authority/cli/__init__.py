@@ -1,1 +1,1 @@
-"""`fedrec keys`: what data owners do with keys, and the key authority's process."""
+"""`fedrec keys`: the data owners' key commands and the key authority's process."""

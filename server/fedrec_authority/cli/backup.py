@@ -12,34 +12,34 @@ from fedrec_authority.cli.roster import AUTHORITY_FOLDER, KeysFolder
 
 PassphraseFile = Annotated[
     Path | None,
-    typer.Option(help="File whose first line is the passphrase; asked for where it is not given."),
+    typer.Option(help="File with the passphrase in its first line. Without it, the command asks."),
 ]
 
 
 def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to make.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to create.")],
     into: KeysFolder = AUTHORITY_FOLDER,
     passphrase_file: PassphraseFile = None,
 ) -> Result:
     """Write the authority's key, members and rosters into one encrypted file.
 
-    Make one after every change of membership, and keep it and the passphrase apart.
+    Make a backup after every change of membership, and keep it and the passphrase apart.
     """
     from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.folder.backup import back_up
 
     passphrase = _passphrase(passphrase_file, confirm=True)
     epoch = back_up(AuthorityFolder(into), file, passphrase)
-    said = f"Wrote {file}, which opens with the passphrase only; the last epoch is {epoch}."
+    said = f"Wrote {file}, encrypted with the passphrase. The last epoch is {epoch}."
     return Result(content={"file": str(file), "epoch": epoch}, text=(said,))
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `fedrec keys backup` wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File from `fedrec keys backup`.")],
     into: KeysFolder = AUTHORITY_FOLDER,
     passphrase_file: PassphraseFile = None,
 ) -> Result:
-    """Bring an authority's folder back, on this or another machine; then check who is a member."""
+    """Restore an authority's folder, on this or another machine. Then check the list of members."""
     from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.folder.backup import restore as restore_folder
 
@@ -51,20 +51,20 @@ def restore(
         content={"folder": str(into), "epoch": epoch, "members": members},
         text=(
             f"Restored {into}: epoch {epoch}, {count_of(members, 'member')}.",
-            "Compare `fedrec keys roster list` with who is a member now: a client that was",
-            "removed after the backup is in it. Then run `fedrec keys rotate`.",
+            "Compare `fedrec keys roster list` with the actual members: a client that was",
+            "removed after the backup is still in it. Then run `fedrec keys rotate`.",
         ),
     )
 
 
 def export_recovery(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to make.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to create.")],
     into: KeysFolder = AUTHORITY_FOLDER,
 ) -> Result:
-    """Write what a coordinator needs that lost its folder, or was set back.
+    """Write the file from which a coordinator recovers if its folder is lost or outdated.
 
-    It works while the authority runs. Hand the file to the coordinator's operator, who runs
-    `fedrec coordinator recover`; nobody reads the model in it without a member's keys.
+    The authority may be running. Give the file to the coordinator's operator, to run `fedrec
+    coordinator recover`. The model in it is only readable with a member's keys.
     """
     from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.folder.recovery import write_recovery

@@ -1,4 +1,4 @@
-"""`fedrec keys roster list`, `cells` and `resume`: who is summed with whom."""
+"""`fedrec keys roster list`, `cells` and `resume`: which clients are summed together."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _BITS = (20, 40)
 _ABSENT = {"1 %": 0.01, "10 %": 0.10}
-_PRESENCE = {"waiting": "waits for others to be summed with", "guest": "guest"}
+_PRESENCE = {"waiting": "waits for other newcomers", "guest": "guest"}
 
 
 def list_members(into: KeysFolder = AUTHORITY_FOLDER) -> Result:
-    """Show present and former members, whether rounds wait for them, and who applies."""
+    """Show members, former members and applicants, and whether rounds wait for them."""
     from fedrec.identity.cells import Partition
     from fedrec_authority.folder.authority_folder import AuthorityFolder
 
@@ -47,7 +47,7 @@ def list_members(into: KeysFolder = AUTHORITY_FOLDER) -> Result:
     ]
     names = ("state", "client_id", "label", "cell", "presence", "when")
     paused = {cell.id for cell in partition.in_use if cell.state == "paused"}
-    # With one, everybody is in it, and nobody has to know the word.
+    # A single cell contains every member, so the column would not tell anything.
     many = len(partition.in_use) > 1
     told = [
         (
@@ -56,7 +56,7 @@ def list_members(into: KeysFolder = AUTHORITY_FOLDER) -> Result:
         )
         for state, client_id, label, cell, presence, when in rows
     ]
-    rotate = "Members changed since; `fedrec keys rotate` makes the epoch that says so."
+    rotate = "Members have changed. Run `fedrec keys rotate` to make an epoch with them."
     return Result(
         content={
             "epoch": membership.last_epoch,
@@ -74,18 +74,18 @@ def list_members(into: KeysFolder = AUTHORITY_FOLDER) -> Result:
 
 def sizes(
     corrupt_share: Annotated[
-        str, typer.Option(help="Share of the clients that may be in league, at most .5.")
+        str, typer.Option(help="Share of the clients that may collude, at most .5.")
     ] = ".1",
     clients: Annotated[
-        int, typer.Option(min=0, help="How many clients; 0 takes the present members.")
+        int, typer.Option(min=0, help="Number of clients. 0 means the current members.")
     ] = 0,
     into: KeysFolder = AUTHORITY_FOLDER,
 ) -> Result:
-    """Say how large cells have to be where some clients are in league, and what that costs.
+    """Show how large cells must be if some clients collude, and what that costs.
 
-    A client hides among the honest clients of its cell alone. Larger cells have more of them, and
-    more often one that is away, which keeps the whole cell out of a round. The size is
-    rounds.minimum_summands, set before the federation begins, and 3 at least; it stays for good.
+    A client only hides among the honest clients of its cell. Larger cells have more of them, but
+    more often a client is away, which keeps the whole cell out of a round. Set the size with
+    rounds.minimum_summands before the federation begins, 3 at least. It can't be changed later.
     """
     from fedrec.errors import SettingsError
     from fedrec_authority.folder.authority_folder import AuthorityFolder
@@ -95,8 +95,8 @@ def sizes(
     members = clients or len(AuthorityFolder(into).membership.present)
     if members < HONEST:
         raise SettingsError(
-            f"{members} clients make no cell; {HONEST} are needed.",
-            remedy="Give --clients with how many there will be.",
+            f"{members} clients are too few for a cell, which needs {HONEST}.",
+            remedy="Set --clients to the planned number of clients.",
         )
     found = {"smallest": HONEST} | {
         f"2^-{bits}": size_needed(members, share, bits) for bits in _BITS
@@ -119,7 +119,7 @@ def sizes(
             )
             for below, size in found.items()
         ],
-        title=f"{members} clients, {float(share):.0%} of them in league",
+        title=f"{members} clients, {float(share):.0%} of them colluding",
         headers=(
             f"a cell has fewer than {HONEST} honest",
             "size",
@@ -135,7 +135,7 @@ def resume(
     cell: Annotated[int, typer.Argument(min=1, metavar="CELL", help="Its number.")],
     into: KeysFolder = AUTHORITY_FOLDER,
 ) -> Result:
-    """Take a paused cell into the next epoch's rounds again."""
+    """Let a paused cell take part in rounds again from the next epoch."""
     from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.folder.folder_changes import changing
 
@@ -146,7 +146,7 @@ def resume(
 
 
 def _place(partition: Partition, client_id: ClientId | None) -> tuple[int, str]:
-    """Return a member's cell, 0 for none, and whether rounds wait for it."""
+    """Return a member's cell, or 0, and whether rounds wait for it."""
     if client_id is None or not partition.cell_size:
         return 0, ""
     cell = partition.cell_of(client_id)
@@ -170,7 +170,7 @@ def _share(text: str) -> Fraction:
         share = Fraction(-1)
     if not 0 <= share <= Fraction(1, 2):
         raise SettingsError(
-            f"--corrupt-share: {text!r} is no number from 0 to .5.", remedy="As in .1 for a tenth."
+            f"--corrupt-share: {text!r} is not from 0 to .5.", remedy="Use .1 for a tenth."
         )
     return share
 

@@ -1,4 +1,4 @@
-"""What key files hold, told without telling any secret."""
+"""Describe key files without revealing secrets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Content = dict[str, object]
 
 
 def describe_keys(path: Path) -> list[Content]:
-    """Return what a key file, or every key file below a folder, is and holds.
+    """Return a description of a key file, or of every key file in a folder.
 
     Raises:
         KeysError: when there is none, or one is damaged.
@@ -31,13 +31,13 @@ def describe_keys(path: Path) -> list[Content]:
     if not found:
         raise KeysError(
             f"There are no key files in {path}.",
-            remedy="Check the path; `fedrec provision` makes a federation's keys.",
+            remedy="Check the path. `fedrec provision` creates a federation's keys.",
         )
     return found
 
 
 def describe_roster(roster: Roster) -> Content:
-    """Return who belongs to an epoch, and on what terms."""
+    """Return the members and terms of an epoch."""
     return {
         "federation": roster.federation,
         "epoch": roster.epoch,
@@ -67,7 +67,7 @@ def _describe(path: Path) -> Content:
         content |= {"what": "the public bundle of a key epoch, for the coordinator"}
         content |= describe_roster(epoch.roster)
         holders = count_of(len(epoch.wrapped_keys), "member")
-        content["wrapped_secrets"] = f"for {holders} alone to read"
+        content["wrapped_secrets"] = f"readable only by {holders}"
     elif kind == "fedrec roster":
         content |= {"what": "a signed roster"} | describe_roster(
             Roster.from_json(path.read_bytes())
@@ -80,10 +80,10 @@ def _describe(path: Path) -> Content:
     elif kind == "fedrec identity":
         public = Identity.load(path.parent).public
         whose = "the revealer" if path.parent.name == REVEALER_FOLDER else "a client"
-        content |= _client(public, f"{whose}'s private keys; never give them away")
+        content |= _client(public, f"{whose}'s private keys, to be kept secret")
     elif kind == "fedrec authority":
         key = Authority.load(path.parent).public_key
-        content["what"] = "the authority's private key; never give it away"
+        content["what"] = "the authority's private key, to be kept secret"
         content["authority"] = fingerprint(key)
     elif kind == "fedrec authority membership":
         membership = MemberRegister.from_json(path.read_bytes(), str(path))
@@ -92,12 +92,12 @@ def _describe(path: Path) -> Content:
         content["members"] = len(membership.present)
         content["former_members"] = len(membership.members) - len(membership.present)
     elif kind == "fedrec applicants":
-        content["what"] = "who applied and waits until people compared the id"
+        content["what"] = "applicants whose id people have yet to compare"
     elif kind == "fedrec invitations":
-        content["what"] = "whom the authority invited, and who used which invitation"
+        content["what"] = "the authority's invitations, and which applicant used each"
     else:
         raise KeysError(
-            f"{path} is no key file of fedrec.",
+            f"{path} is not a key file of fedrec.",
             remedy="Key files are identity.key, *.pub.json, epoch.json and authority.key.",
         )
     return content
@@ -108,7 +108,7 @@ def _client(public: PublicIdentity, what: str) -> Content:
 
 
 def _kind(path: Path) -> str:
-    """Return what a document says it is, or an empty string."""
+    """Return the kind that a document names, or an empty string."""
     try:
         if path.stat().st_size > LARGEST_BYTES:
             return ""

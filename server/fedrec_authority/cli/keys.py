@@ -11,7 +11,7 @@ from fedrec.cli.terminal import Result, TextTable
 from fedrec_authority.cli import backup, cells, roster, running
 
 app = typer.Typer(
-    help="The data owners' keys: who is a member, epochs, and what is in key files.",
+    help="Manage the data owners' keys: members, epochs and key files.",
     no_args_is_help=True,
     add_completion=False,
     epilog=(
@@ -38,7 +38,7 @@ def show(
         Path, typer.Argument(metavar="PATH", help="A key file, or a folder of key files.")
     ],
 ) -> Result:
-    """Show roster, epoch and fingerprints in key files; never a secret."""
+    """Show roster, epoch and fingerprints in key files, but no secret."""
     from fedrec_authority.cli.key_contents import describe_keys
 
     found = describe_keys(path)

@@ -1,4 +1,4 @@
-"""`fedrec provision`: everybody's kit, made on the key authority's machine."""
+"""`fedrec provision`: create every party's kit, on the key authority's machine."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def provision(
     settings_file: Annotated[
         Path,
         typer.Argument(
-            metavar="SETTINGS", help="The federation's settings; written if it is not there."
+            metavar="SETTINGS", help="The federation's settings. Written if the file is missing."
         ),
     ] = Path("federation.toml"),
     data: Annotated[
         Path | None,
-        typer.Option(help="A trial: interactions whose users are dealt out to the clients."),
+        typer.Option(help="A trial: interactions whose users are distributed over the clients."),
     ] = None,
     catalogue: Annotated[
-        Path | None, typer.Option(help="The public items, where clients bring their own data.")
+        Path | None, typer.Option(help="The public items, if clients have their own data.")
     ] = None,
     clients: Annotated[
-        str, typer.Option(help="parties.clients: their names, with commas between.")
+        str, typer.Option(help="parties.clients: the clients' names, separated by commas.")
     ] = "",
     address: Annotated[
         str, typer.Option(help="parties.address: host:port of the coordinator.")
@@ -55,37 +55,38 @@ def provision(
     add: Annotated[
         str,
         typer.Option(
-            help="Make the kit of one more client, and no other; again, for an invitation that "
-            "ran out or was lost."
+            help="Create one more client's kit only. Run it again to replace an expired or lost "
+            "invitation."
         ),
     ] = "",
     confirm: Annotated[
         bool,
         typer.Option(
-            "--confirm", help="With --add: people compare its id before it becomes a member."
+            "--confirm",
+            help="With --add: people compare the client's id before it becomes a member.",
         ),
     ] = False,
     operator: Annotated[
         str,
         typer.Option(
-            help="Make somebody's credentials for `fedrec status`, `watch` and `stop`, and no kit; "
-            "again, in place of lost ones."
+            help="Create an operator's credentials for `fedrec status`, `watch` and `stop`, but "
+            "no kit. Run it again to replace lost ones."
         ),
     ] = "",
     remove_operator: Annotated[
-        str, typer.Option(help="Take an operator's certificate back, and make no kit.")
+        str, typer.Option(help="Revoke an operator's certificate, and create no kit.")
     ] = "",
-    into: Annotated[Path, typer.Option(help="Folder of the kits.")] = Path("kits"),
+    into: Annotated[Path, typer.Option(help="Folder for the kits.")] = Path("kits"),
 ) -> Result:
-    """Make a kit for the coordinator and for each client; this machine is the key authority.
+    """Create a kit for the coordinator and for each client. This machine is the key authority.
 
-    A kit is a folder that is carried to its owner by hand. Its command needs no edit and nothing
-    else. A client makes its own keys and applies with the invitation in its kit, which is good once
-    and for 14 days; the authority admits it, and rounds begin when all clients have applied.
+    A kit is a folder that you carry to its owner by hand. Its command runs without edits. A client
+    makes its own keys and applies with its kit's invitation, which works once within 14 days. The
+    authority then admits it. Rounds begin when all clients have applied.
 
-    Without a settings file one is written with safe values, from --clients, --address and either
-    --data or --catalogue. A trial's data is read as its description and the section data of the
-    settings say; kits have it as an interactions.csv of fedrec's own.
+    Without a settings file, one is written with safe values, from --clients, --address and either
+    --data or --catalogue. A trial's data is read according to its description and the settings'
+    data section. The kits have it as an interactions.csv in fedrec's own format.
     """
     from fedrec.cli.init import client_names
     from fedrec.durable import require_writable
@@ -119,7 +120,7 @@ def provision(
             why = roster.why_unplaced(joining=1)
         said = [f"Once it has joined, {add} waits: {why}."] if why else []
         if is_again:
-            said.append("Its invitation.pem is new; the earlier invitation is good no more.")
+            said.append("Its invitation.pem is new. This revokes the earlier invitation.")
         waits: dict[str, object] = {"waits": why} if why else {}
         return _result((kit,), into, settings, waits, said, is_added=True)
     if not settings_file.exists():
@@ -154,7 +155,7 @@ def _change_operators(into: Path, add: str, remove: str) -> Result:
         text=(
             *((carried,) if made is not None else ()),
             f"{listed}: carry it to the coordinator, in place of its kit's operator.crt. It is "
-            "read at every call; nothing is started again.",
+            "read at every call, so no restart is needed.",
         ),
     )
 
@@ -174,7 +175,7 @@ def _write_settings(
     if not (clients and address and (data or catalogue)):
         raise SettingsError(
             f"{path} does not exist.",
-            remedy="Write one with `fedrec init`, or give --clients a,b,c, --address HOST:PORT and "
+            remedy="Write one with `fedrec init`, or add --clients a,b,c, --address HOST:PORT and "
             "either --data FILE (a trial) or --catalogue FILE.",
         )
     require(*about_protection(_PROTECTION).modules(""))
@@ -186,13 +187,13 @@ def _write_settings(
         clients=client_names(clients),
         address=address,
     )
-    typer.echo(f"Wrote {path}; `fedrec check {path}` says what it costs.", err=True)
+    typer.echo(f"Wrote {path}. `fedrec check {path}` shows what it costs.", err=True)
 
 
 def _items(
     settings: Settings, data: Path | None, catalogue: Path | None
 ) -> tuple[Catalogue, Interactions | None]:
-    """Return the public items, and for a trial whose interactions are dealt out."""
+    """Return the public items and, for a trial, the interactions to distribute."""
     from fedrec.data import Catalogue
     from fedrec.data.source import check_one_party, kept_and_items, read_source
     from fedrec.errors import SettingsError
@@ -203,8 +204,7 @@ def _items(
         catalogue = Path(settings.data.catalogue)
     if data is None and catalogue is None:
         raise SettingsError(
-            "Nothing says which items there are.",
-            remedy="Give --catalogue FILE, or for a trial --data FILE.",
+            "No items are given.", remedy="Add --catalogue FILE or, for a trial, --data FILE."
         )
     if data is None:
         assert catalogue is not None
@@ -223,8 +223,8 @@ def _no_settings_to_add(path: Path, name: str) -> FedrecError:
     from fedrec.errors import SettingsError
 
     return SettingsError(
-        f"{path} does not exist: a kit is made with the settings that the others were made with.",
-        remedy="Name the federation's settings and the folder of its kits: `fedrec provision "
+        f"{path} does not exist. A new kit needs the settings of the other kits.",
+        remedy="Give the federation's settings and the folder of its kits: `fedrec provision "
         f"federation.toml --add {shlex.quote(name)} --into kits`.",
     )
 
@@ -238,7 +238,7 @@ def _result(
     *,
     is_added: bool = False,
 ) -> Result:
-    """Return what was made, beside further content and words behind it."""
+    """Return the created kits, with further content and text."""
     from fedrec_authority.provisioning import AUTHORITY_KIT, COORDINATOR_KIT, stays_here
 
     address = "" if is_added else settings.parties.address
@@ -250,13 +250,13 @@ def _result(
         at = f"to {address}" if kit.party == COORDINATOR_KIT else f"to {kit.party}, by hand"
         told = f"carry it {at}, and run there"
         if stays_here(settings):
-            told = f"for {kit.party}, on this machine; run"
+            told = f"for {kit.party}, on this machine: run"
         lines.append(f"{kit.folder}: {told}\n  {kit.command}")
     if address:
         lines += [
-            f"{authority} stays here: this machine is the key authority. Run\n  {runs}",
-            f"\nRounds begin when {count_of(len(kits) - 1, 'client')} have applied. All of it on "
-            f"this machine, for a trial:\n  fedrec up {shlex.quote(str(into))}",
+            f"{authority} stays here, because this machine is the key authority. Run\n  {runs}",
+            f"\nRounds begin when {count_of(len(kits) - 1, 'client')} have applied. To run all of "
+            f"it on this machine, for a trial:\n  fedrec up {shlex.quote(str(into))}",
         ]
     return Result(
         content=content | {"kits": made} | ({"authority": runs} if address else {}),

@@ -1,4 +1,4 @@
-"""`fedrec keys roster` and `fedrec keys rotate`: who is a member, changed without the network."""
+"""`fedrec keys roster` and `fedrec keys rotate`: change members, without the network."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 AUTHORITY_FOLDER = Path("kits/authority")
-"""Where `fedrec provision` makes the authority's folder, seen from where it ran."""
+"""The authority's folder from `fedrec provision`, relative to where that ran."""
 
 KeysFolder = Annotated[Path, typer.Option("--into", help="The authority's folder.")]
 Fingerprint = Annotated[
     str, typer.Argument(help="A client id, or at least 16 characters of its beginning.")
 ]
 NoRotate = Annotated[
-    bool, typer.Option("--no-rotate", help="Make no epoch yet; `fedrec keys rotate` does it.")
+    bool, typer.Option("--no-rotate", help="Make no epoch yet. `fedrec keys rotate` does it later.")
 ]
 
 app = typer.Typer(
-    help="Admit members, remove them, list them, and see how they are summed.",
+    help="Admit, remove and list members, and see which are summed together.",
     no_args_is_help=True,
     add_completion=False,
     epilog=(
@@ -55,12 +55,12 @@ def admit(
         ),
     ] = None,
     users_cap: Annotated[
-        int, typer.Option(min=0, help="Users that it has at most; 0 leaves it to the plan.")
+        int, typer.Option(min=0, help="Maximum number of its users. 0 leaves it to the plan.")
     ] = 0,
     into: KeysFolder = AUTHORITY_FOLDER,
     no_rotate: NoRotate = False,
 ) -> Result:
-    """Make an applicant a member of the next epoch, after its id was compared by telephone."""
+    """Admit an applicant to the next epoch. First compare its id by telephone."""
     from fedrec.identity.public import PublicIdentity
     from fedrec_authority.members.register import find
 
@@ -82,7 +82,7 @@ def remove(
     into: KeysFolder = AUTHORITY_FOLDER,
     no_rotate: NoRotate = False,
 ) -> Result:
-    """Leave a member out of the next epoch; it keeps what it saw until then."""
+    """Remove a member from the next epoch. It keeps the data that it has seen."""
     from fedrec.errors import KeysError
 
     def removed(folder: AuthorityFolder, now: int) -> tuple[MemberRegister, str]:
@@ -90,8 +90,8 @@ def remove(
         after = folder.membership.without_member(found.client_id, now)
         if not after.present:
             raise KeysError(
-                "It is the last member; an epoch needs one.",
-                remedy="Stop the run with `fedrec stop` where the federation is over.",
+                "It is the last member, and an epoch needs one.",
+                remedy="If the federation is over, stop the run with `fedrec stop`.",
             )
         return after, f"removed {found.client_id} {found.label}"
 
@@ -99,17 +99,17 @@ def remove(
 
 
 def replace_member(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="The member's present client id.")],
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The member's current client id.")],
     new: Annotated[
         Path, typer.Argument(metavar="NEW", help="The same party's new identity.pub.json.")
     ],
     into: KeysFolder = AUTHORITY_FOLDER,
     no_rotate: NoRotate = False,
 ) -> Result:
-    """Give a member's place to new keys of the same party, after their id was compared.
+    """Replace a member's keys by new ones of the same party. First compare their id.
 
-    For lost or stolen keys. Somebody else's data under the old place would show what the old ones
-    were: another party is removed and added.
+    Use this for lost or stolen keys. Don't give the place to another party: its data would reveal
+    the old party's. Remove the old party and add the new one instead.
     """
     from fedrec.identity.public import PublicIdentity
 
@@ -126,32 +126,31 @@ def replace_member(
 def rotate(
     into: KeysFolder = AUTHORITY_FOLDER,
     epoch: Annotated[
-        int, typer.Option(min=0, help="Number of the epoch; 0 takes the one after the last.")
+        int, typer.Option(min=0, help="Number of the epoch. 0 means the one after the last.")
     ] = 0,
     settings_file: Annotated[
-        Path | None,
-        typer.Option("--settings", metavar="FILE", help="Settings of which some were changed."),
+        Path | None, typer.Option("--settings", metavar="FILE", help="Settings for a new run.")
     ] = None,
     host: Annotated[
         list[str] | None,
         typer.Option(
-            help="A name or address at which clients call: makes the coordinator's key and "
-            "certificate anew, too. Once for each."
+            help="A name or address at which clients call. Replaces the coordinator's key and "
+            "certificate. Can be repeated."
         ),
     ] = None,
     new_ca: Annotated[
         bool,
         typer.Option(
             "--new-ca",
-            help="After a theft of the authority's key for certificates: another one, and every "
-            "certificate anew, which are carried by hand. `fedrec stop` the run before.",
+            help="After a theft of the authority's key for certificates: replace it and all "
+            "certificates, which are carried by hand. Run `fedrec stop` first.",
         ),
     ] = False,
 ) -> Result:
-    """Make the next epoch of the present members: a new group key and new protection keys.
+    """Make the next epoch of the current members: a new group key and new protection keys.
 
-    `fedrec keys authority run` brings it to the coordinator; members notice by themselves. With
-    --settings it is for another run, whose settings all parties have to be given.
+    `fedrec keys authority run` delivers it to the coordinator, and members notice automatically.
+    With --settings it is for another run. Give these settings to all parties.
     """
     from fedrec.data import Catalogue
     from fedrec.listening import plain_host
@@ -170,7 +169,7 @@ def rotate(
             folder.keep(folder.begin(settings.plan, n_items))
         renewed = renew_issuer(folder) if new_ca else None
         made = folder.rotate(number=epoch)
-        # Where a stolen one was deleted.
+        # The owner may have deleted a stolen one.
         folder.make_operator()
         if hosts:
             folder.serve_at(hosts)
@@ -179,28 +178,28 @@ def rotate(
     if renewed is not None:
         carry = list(_what_to_carry(folder, renewed))
     elif hosts:
-        carry = [f"Give {folder.coordinator_path} to the coordinator, and start it again."]
+        carry = [f"Give {folder.coordinator_path} to the coordinator, and restart it."]
     return changed(into, "rotated", made, membership, carry)
 
 
 def _what_to_carry(folder: AuthorityFolder, renewed: Renewed) -> Iterator[str]:
-    """Say what every party needs before it can speak with the others again."""
-    yield "\nThe old certificates are good for nothing now. The new ones are carried by hand:"
+    """Describe what every party needs before it can connect to the others again."""
+    yield "\nThe old certificates no longer work. Carry the new ones by hand:"
     yield (
-        "- the coordinator is ended, given epoch.json, coordinator.pem and operator.crt of "
-        f"{folder.path} in place of its kit's, and started again, with --resume;"
+        "- Stop the coordinator. Replace its kit's epoch.json, coordinator.pem and operator.crt "
+        f"by those of {folder.path}. Restart it with --resume."
     )
     yield (
-        f"- each client is given {folder.public_key_path} in place of its kit's, and its "
-        f"own of {folder.certificates} as client.crt in its state folder, and started again;"
+        f"- For each client, replace its kit's file by {folder.public_key_path}. Put its "
+        f"certificate from {folder.certificates} into its state folder as client.crt. Restart it."
     )
-    yield "- here `fedrec keys authority run` is started again."
+    yield "- Restart `fedrec keys authority run` here."
     if renewed.operators:
         names = ", ".join(renewed.operators)
-        yield f"- Other operators need `fedrec provision --operator NAME` again: {names}."
+        yield f"- For other operators, run `fedrec provision --operator NAME` again: {names}."
     if renewed.invited:
         names = ", ".join(renewed.invited)
-        yield f"- Who has not applied yet needs `fedrec provision --add NAME` again: {names}."
+        yield f"- For clients yet to apply, run `fedrec provision --add NAME` again: {names}."
 
 
 def _change(
@@ -208,11 +207,11 @@ def _change(
     decide: Callable[[AuthorityFolder, int], tuple[MemberRegister, str]],
     no_rotate: bool,
 ) -> Result:
-    """Keep the members that are decided on, make their epoch, and say so.
+    """Store the changed members and make their epoch.
 
     Args:
-        decide: returns, at a time, who they are then and what was done, read while nobody else
-            changes the folder.
+        decide: returns the members at a time and a description of the change. The folder is locked
+            meanwhile.
     """
     from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.folder.folder_changes import changing
@@ -232,20 +231,20 @@ def changed(
     membership: MemberRegister,
     carry: Sequence[str] = (),
 ) -> Result:
-    """Return what was done to the roster, what its epoch needs next, and what is to be carried."""
+    """Return the change of the roster, what its epoch needs next, and what to carry."""
     from fedrec.identity.authority import EPOCH_FILE
 
     members, too_few = len(membership.present), membership.too_few()
     unplaced = () if made is None else made.roster.unplaced
     said = [f"{what}; {count_of(members, 'member')}"]
     if made is None:
-        said.append("No epoch was made; `fedrec keys rotate` makes it.")
+        said.append("No epoch was made. Run `fedrec keys rotate` to make it.")
     else:
         said.append(f"Made epoch {made.roster.epoch}: {into / EPOCH_FILE}")
     said += [too_few] if too_few else []
     if unplaced and made is not None:
         names = ", ".join(one.label or one.client_id[:16] for one in unplaced)
-        said.append(f"In no sum yet: {names}; {made.roster.why_unplaced()}.")
+        said.append(f"In no sum yet: {names}, because {made.roster.why_unplaced()}.")
     return Result(
         content={
             "done": what,

@@ -1,6 +1,6 @@
-"""`fedrec keys authority run`: the process that brings epochs to the coordinator.
+"""`fedrec keys authority run`: the process that delivers epochs to the coordinator.
 
-Where the authority alone holds the secret key it opens the rounds' sums, too.
+If only the authority has the secret key, it also opens the rounds' sums.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _printing = threading.Lock()
 
 
 class LogFormat(StrEnum):
-    """How lines of the log are written."""
+    """Formats of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
 app = typer.Typer(
-    help="The key authority as a process of its own.",
+    help="Run the key authority.",
     no_args_is_help=True,
     add_completion=False,
     epilog=(
@@ -50,57 +50,56 @@ app = typer.Typer(
 
 @app.callback()
 def authority() -> None:
-    """The key authority as a process of its own."""
+    """Run the key authority."""
 
 
 @app.command()
 def run(
     address: Address,
     into: KeysFolder = AUTHORITY_FOLDER,
-    every_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 5.0,
+    every_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds between two polls.")] = 5.0,
     once: Annotated[
         bool,
-        typer.Option("--once", help="Look once; exit with 3 if nobody answers. Opens no sum."),
+        typer.Option("--once", help="Poll once, and exit with 3 without an answer. Opens no sum."),
     ] = False,
     new_run: Annotated[
         bool,
         typer.Option(
-            "--new-run", help="Open the sums of the coordinator's run, and of the last no more."
+            "--new-run", help="Open sums of the coordinator's current run, not of the previous one."
         ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, one for each event.")
+        bool, typer.Option("--json", help="Print one JSON object a line for each event.")
     ] = False,
     metrics_address: Annotated[
         str,
         typer.Option(
-            help="host:port at which Prometheus reads this process's numbers, as in "
-            "127.0.0.1:9465. An address that other machines reach needs --metrics-token."
+            help="host:port of this process's Prometheus metrics, for example 127.0.0.1:9465. An "
+            "address that other machines reach needs --metrics-token."
         ),
     ] = "",
     metrics_token: Annotated[
-        str | None, typer.Option(help="A file with the bearer token that a reader has to show.")
+        str | None, typer.Option(help="File with the bearer token for reading the metrics.")
     ] = None,
     metrics_certificate: Annotated[
         str | None,
-        typer.Option(help="A key and its certificate (PEM), with which numbers go over TLS."),
+        typer.Option(help="Key and certificate file (PEM), to serve the metrics over TLS."),
     ] = None,
     log_format: Annotated[
         LogFormat,
         typer.Option(
-            metavar="text|json",
-            help="Lines of the log for people, or JSON objects, events included, on stderr.",
+            metavar="text|json", help="Log lines as text or as JSON objects with events, on stderr."
         ),
     ] = LogFormat.TEXT,
 ) -> None:
-    """Deliver new epochs and list applicants until Ctrl-C, which loses nothing.
+    """Deliver new epochs and list applicants until Ctrl-C, which loses no data.
 
-    It runs where the data owners trust the machine and calls the coordinator; nobody calls it.
-    Changes that `fedrec keys roster` and `rotate` make beside it are delivered within seconds. An
+    It runs on a machine that the data owners trust. It calls the coordinator and accepts no
+    connections. It delivers the changes of `fedrec keys roster` and `rotate` within seconds. An
     epoch that a coordinator lost is delivered again.
 
-    Where protection.key_holder is "authority" it also opens the rounds' sums, and no round goes on
-    without it. It calls as an operator and as the revealer, with certificates of its folder.
+    If protection.key_holder is "authority", it also opens the rounds' sums, and no round ends
+    without it. It calls as an operator and as the revealer, with certificates from its folder.
     """
     from fedrec.durable import require_writable
     from fedrec.errors import Unreachable
@@ -113,14 +112,14 @@ def run(
     from fedrec_authority.metrics import AuthorityMetrics
     from fedrec_authority.opening.revealer import Revealer
 
-    # What it refuses is logged, and must not stand among the objects of --json.
+    # Its refusals are logged, and must not appear among the objects of --json.
     in_log = log_format is LogFormat.JSON
     log_to_stderr(logging.INFO if in_log else logging.WARNING, as_json=in_log)
 
     if into.is_dir():
         require_writable(into, "--into")
     folder = AuthorityFolder(into)
-    # Refuses a folder without an authority before anything is sent.
+    # Refuses a folder without an authority before the first call.
     reveals = folder.reveals and not once
     shown = [show for show, wanted in ((_print_json, as_json), (_log, in_log)) if wanted]
     metrics = AuthorityMetrics(into)
@@ -152,7 +151,7 @@ def run(
             while True:
                 answered = delivery.look()
                 if once and not answered:
-                    raise Unreachable(f"Nobody answers at {address}.", remedy="Start it first.")
+                    raise Unreachable(f"No answer from {address}.", remedy="Start it first.")
                 if once:
                     return
                 wait(every_seconds)
@@ -167,7 +166,7 @@ def _print_json(event: AuthorityEvent) -> None:
 
 
 def _log(event: AuthorityEvent) -> None:
-    """Write an event to the log, with what there is to say of it."""
+    """Write an event to the log, with its details."""
     from fedrec.telemetry import logger_of
 
     said = {key: value for key, value in asdict(event).items() if value and key != "name"}

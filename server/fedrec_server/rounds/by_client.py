@@ -1,8 +1,9 @@
-"""Maps and sets of clients that never change: with one more client they are new ones.
+"""Maps and sets of clients that never change. Adding a client makes a new one.
 
 A round takes updates one at a time, and every step of its state machine returns a new state. If
 each step copied all clients, a round's time would grow with the square of their number. Here the
-new map shares all buckets but one with the one before. Comparing the two looks at that one alone.
+new map shares all buckets but one with the one before. Comparing the two looks at that bucket
+alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from fedrec.ids import ClientId
 from fedrec.wire.messages import UploadHeader
 
 N_BUCKETS = 512
-"""Adding copies as many references and one bucket: of 100,000 clients 200 each."""
+"""Number of buckets. With 100,000 clients, adding one copies 200 references and a bucket of 200."""
 
 Value = TypeVar("Value")
 
@@ -33,7 +34,7 @@ class ByClient(Mapping[ClientId, Value], Generic[Value]):
         self._buckets, self._length = tuple(buckets), len(found)
 
     def adding(self, client_id: ClientId, value: Value) -> Self:
-        """Return the map with a client's value in it."""
+        """Return the map with a client's value added."""
         found, buckets = self.__new__(type(self)), list(self._buckets)
         place = hash(client_id) % N_BUCKETS
         buckets[place] = {**buckets[place], client_id: value}
@@ -66,10 +67,10 @@ class ByClient(Mapping[ClientId, Value], Generic[Value]):
 
 
 class Counted(ByClient[UploadHeader]):
-    """A round's counted updates.
+    """The updates that a round counts.
 
     Attributes:
-        models: how many start from each model.
+        models: the number of updates that start from each model.
     """
 
     __slots__ = ("models",)
@@ -79,7 +80,7 @@ class Counted(ByClient[UploadHeader]):
         self.models: Mapping[bytes, int] = Counter(one.base_state for one in found.values())
 
     def with_update(self, header: UploadHeader) -> Counted:
-        """Return the updates with one of a client that had none."""
+        """Return the updates with one added, of a client that had none."""
         found, model = self.adding(header.client_id, header), header.base_state
         found.models = {**self.models, model: self.models.get(model, 0) + 1}
         return found
@@ -94,7 +95,7 @@ class Asked(Set[ClientId]):
         self._clients = ByClient(dict.fromkeys(clients, True))
 
     def adding(self, clients: Iterable[ClientId]) -> Asked:
-        """Return the set with further clients in it."""
+        """Return the set with further clients added."""
         found = Asked.__new__(Asked)
         found._clients = self._clients
         for client_id in clients:
@@ -103,7 +104,7 @@ class Asked(Set[ClientId]):
 
     @classmethod
     def _from_iterable(cls, clients: Iterable[Value]) -> Set[Value]:
-        """Return what an expression with the set leads to: nothing is added to that any more."""
+        """Return the result of a set expression, to which nothing is added later."""
         return frozenset(clients)
 
     def __contains__(self, client_id: object) -> bool:

@@ -1,4 +1,4 @@
-"""What a step decided: the store writes the changes of one step in one transaction."""
+"""The decisions of a step. The store writes all changes of one step in one transaction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedrec_server.rounds.state import Phase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOpened:
-    """A round collects updates from now on."""
+    """A round begins to collect updates."""
 
     round: RoundId
     kind: RoundKind
@@ -26,7 +26,7 @@ class RoundOpened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientJoined:
-    """A client that appeared later is offered the round also; not worth storing."""
+    """A client that appeared later is offered the round too. This is not stored."""
 
     round: RoundId
     client_id: ClientId
@@ -47,7 +47,7 @@ class UpdateCounted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlreadyCounted:
-    """The same update is counted already; nothing to store."""
+    """The same update already counts, so there is nothing to store."""
 
     round: RoundId
     client_id: ClientId
@@ -55,11 +55,11 @@ class AlreadyCounted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectingEnded:
-    """The contribution list is final; the sum can be made.
+    """The contribution list is final, and the sum can be computed.
 
     Attributes:
-        left_out: clients whose updates start from another model than most, or that are only summed
-            with others whose updates are not here.
+        left_out: clients whose updates start from another model than most, or whose cell isn't
+            complete.
     """
 
     round: RoundId
@@ -70,7 +70,7 @@ class CollectingEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdatesRefused:
-    """A closed round goes on without updates that hold what no honest client sends."""
+    """A closed round proceeds without updates that no honest client sends."""
 
     round: RoundId
     left_out: frozenset[ClientId]
@@ -82,8 +82,8 @@ class SumKept:
     """The coordinator's (encrypted) sum is durable.
 
     Attributes:
-        charged: whether the privacy ledger counts the round from this commit on, before
-            anybody can be asked to open the sum.
+        charged: whether the privacy ledger counts the round from this commit on, before a client
+            can be asked to open the sum.
     """
 
     round: RoundId
@@ -94,11 +94,13 @@ class SumKept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellsPaused:
-    """The key authority named cells whose members made a sum unfit; it waits for its next roster.
+    """The key authority named cells whose members made a sum invalid.
+
+    They sit out until the next roster.
 
     Attributes:
-        cells: that were not paused before.
-        left_out: clients whose updates of this round are not in its sum.
+        cells: the newly paused cells.
+        left_out: clients whose updates are therefore not in this round's sum.
     """
 
     round: RoundId
@@ -110,7 +112,7 @@ class CellsPaused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepKept:
-    """A client's message of one step of a round is durable."""
+    """A client's message for one step of a round is durable."""
 
     round: RoundId
     client_id: ClientId
@@ -120,14 +122,14 @@ class StepKept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnded:
-    """What a step of a round collected is final.
+    """The messages that a step of a round collected are final.
 
     Attributes:
-        phase: the one that begins.
-        brought_vectors: whether it was the step of the vectors.
-        left_out: clients that the round goes on without, though their message is here.
-        counted: clients that it goes on with.
-        charged: whether the privacy ledger counts the round from this commit on, before anybody
+        phase: the phase that begins.
+        brought_vectors: whether the step collected the vectors.
+        left_out: clients that sent their message but drop out of the round.
+        counted: clients that stay in the round.
+        charged: whether the privacy ledger counts the round from this commit on, before a client
             can be asked for what opens the sum.
     """
 
@@ -144,15 +146,15 @@ class StepEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPublished:
-    """A round's result is fixed.
+    """A round's result is final.
 
     Attributes:
-        statement: the key authority's, where it opened the sum.
+        statement: the key authority's statement, if it opened the sum.
         blob: the published sum.
-        metrics: the public metrics segment, little-endian int64; empty where clients have yet to
-            say it.
-        rows: the item rows that vectors cover from now on; None where clients have yet to say.
-        reports_until: when the run goes on without clients' reports; None where none are awaited.
+        metrics: the public metrics segment, little-endian int64, or empty until
+            clients report it.
+        rows: the item rows that vectors cover from now on, or None until clients report them.
+        reports_until: when the run continues without clients' reports, or None if it awaits none.
     """
 
     round: RoundId
@@ -170,12 +172,12 @@ class RoundPublished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundLearnt:
-    """A coordinator that was recovered heard of a round that is published, and goes on from there.
+    """A recovered coordinator heard of a published round and continues from there.
 
     Attributes:
-        base_round: what was published last here.
-        last_round: the last number that anybody heard of.
-        charged: noisy sums that anybody may have opened.
+        base_round: the last round that was published here.
+        last_round: the highest round number that any party reported.
+        charged: the number of noisy sums that may have been opened.
     """
 
     statement: RevealStatement
@@ -187,18 +189,18 @@ class RoundLearnt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportKept:
-    """A client's word on a published ciphertext sum is durable."""
+    """A client's report on a published ciphertext sum is durable."""
 
     report: Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundMeasured:
-    """Nobody waits for further reports on a published ciphertext sum.
+    """The run stops waiting for reports on a published ciphertext sum.
 
     Attributes:
-        agreed: what two clients say alike; None where no two do.
-        reason: why there is nothing to show; else empty.
+        agreed: the content on which two clients agree, or None.
+        reason: why there is no result, or empty.
         rows: the item rows that vectors cover from now on.
     """
 
@@ -210,10 +212,10 @@ class RoundMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundAbandoned:
-    """A round ends without a result; its number is never used again.
+    """A round ends without a result. Its number is never used again.
 
     Attributes:
-        pause_seconds: before the next one opens; 0 until several in a row were given up.
+        pause_seconds: time before the next round opens, 0 until several in a row were abandoned.
     """
 
     round: RoundId
@@ -226,14 +228,14 @@ class RoundAbandoned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopNoted:
-    """The operator asked for the run's end."""
+    """The operator asked to end the run."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochBegan:
-    """Rounds that open from now on are of another key epoch."""
+    """A key epoch began. Rounds that open from now on belong to it."""
 
     epoch: int
     members: int
@@ -242,7 +244,7 @@ class EpochBegan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished:
-    """No round follows."""
+    """The run has ended. No round follows."""
 
     reason: str
     failed: bool
@@ -251,7 +253,7 @@ class RunFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResumed:
-    """A failed or stopped run goes on; earlier abandoned rounds are forgiven."""
+    """A failed or stopped run continues. Abandoned rounds no longer count."""
 
     after_round: RoundId
     at: float
@@ -280,4 +282,4 @@ Change = (
 )
 
 VOLATILE = (ClientJoined, AlreadyCounted)
-"""What the store does not keep: after a restart it happens again."""
+"""Changes that the store does not keep. After a restart they happen again."""

@@ -1,4 +1,4 @@
-"""A round that collects updates and messages of steps: who joins it, what counts, when it ends."""
+"""Collect updates and messages: which clients may join, which updates count, when a round ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from fedrec_server.rounds.state import Round, Rules, State
 
 
 def polled(state: State, event: Polled) -> Step:
-    """Give a client that asks for something to do a seat, where there is one."""
+    """Give a client that asks for a task a seat, if one is free."""
     round_ = state.current
     if round_ is None or event.client_id in round_.asked:
         return state, ()
@@ -55,7 +55,7 @@ def joined_by(
     client_id: ClientId,
     live: frozenset[ClientId] = frozenset(),
 ) -> frozenset[ClientId]:
-    """Return who gets a seat in a collecting round with a client that it did not ask, if it may."""
+    """Return the clients that get a seat together with a late one. Empty if it may not join."""
     fixed = round_.phase != "collecting" or state.expected(round_.kind)
     if fixed or client_id not in state.roster:
         return frozenset()
@@ -63,11 +63,11 @@ def joined_by(
 
 
 def uploaded(state: State, event: Uploaded) -> Step:
-    """Count an update; the last one that was waited for ends the collecting.
+    """Count an update. The last awaited one ends the collecting.
 
     Raises:
-        RoundError: the round does not take it, or another of the client is counted.
-        ProtocolError: it was made for something else than the round.
+        RoundError: the round does not accept it, or another update of the client counts.
+        ProtocolError: it was made for another round, kind or model.
     """
     header = event.header
     round_, counted = taken(state, header)
@@ -89,16 +89,16 @@ def uploaded(state: State, event: Uploaded) -> Step:
 
 
 def taken(state: State, header: UploadHeader) -> tuple[Round, bool]:
-    """Return the round that takes an update, and whether it did so before.
+    """Return the round with an update added, and whether the round already had it.
 
     Raises:
-        RoundError, ProtocolError: as `uploaded` does.
+        RoundError, ProtocolError: as in `uploaded`.
     """
     round_ = _round_for(state, header)
     if header.client_id in round_.accepted:
         if round_.accepted[header.client_id].digest != header.digest:
             raise ConflictingUpload(
-                f"Another update of this client is already counted in round {round_.number}."
+                f"Another update of this client already counts in round {round_.number}."
             )
         return round_, True
     if state.rules.steps.are_several:
@@ -107,55 +107,54 @@ def taken(state: State, header: UploadHeader) -> tuple[Round, bool]:
     if round_.phase != "collecting":
         raise RoundClosed(f"Round {round_.number} no longer collects updates.")
     if header.client_id not in round_.asked and not joined_by(state, round_, header.client_id):
-        raise RoundClosed(f"Round {round_.number} did not ask this client and is full.")
+        raise RoundClosed(f"Round {round_.number} did not select this client, and it is full.")
     return round_, False
 
 
 def _round_for(state: State, header: UploadHeader) -> Round:
-    """Return the round in progress, if the header is about it."""
+    """Return the round in progress, if the header belongs to it."""
     round_ = round_of(state, header.client_id, header.round)
     if (header.kind, header.base_round) != (round_.kind, round_.base_round):
-        # A reader of the round would refuse all of it.
+        # A reader of the round would refuse all of its updates.
         raise ProtocolError(
-            f"The update is of kind {header.kind} from version {header.base_round}; round "
+            f"The update is of kind {header.kind} from version {header.base_round}. Round "
             f"{round_.number} is of kind {round_.kind} from version {round_.base_round}.",
             remedy="Ask for a task again.",
         )
-    # What it is, the collection of steps compares.
+    # The collection of steps compares the content.
     if bool(header.key_list) != state.rules.steps.are_several:
         raise ProtocolError(
-            "An update names what clients agreed on where a round has several steps, and nowhere "
-            "else."
+            "An update names an agreement of its clients only in rounds of several steps."
         )
     if not state.covers(round_.kind, header.rows):
         raise ProtocolError(
-            f"The update covers {header.n_rows} item rows, or others than round "
-            f"{round_.number}'s, which covers {state.rows_of(round_.kind).n_rows}.",
-            remedy="This client's item counts differ from what was published. Keep its state "
-            "folder and tell the operator; an intact copy of the folder goes on.",
+            f"The update covers {header.n_rows} item rows. They differ from the "
+            f"{state.rows_of(round_.kind).n_rows} rows of round {round_.number}.",
+            remedy="This client's item counts differ from the published ones. Keep its state "
+            "folder and tell the operator. An intact copy of the folder can continue.",
         )
     if state.base_state not in (None, header.base_state):
         raise ProtocolError(
             f"The update starts from another model than version {round_.base_round}.",
-            remedy="This client's shared model differs from the others'. Keep its state folder and "
-            "tell the operator; an intact copy of the folder goes on.",
+            remedy="This client's shared model differs from the others'. Keep its state folder "
+            "and tell the operator. An intact copy of the folder can continue.",
         )
     return round_
 
 
 def round_of(state: State, client_id: ClientId, number: RoundId) -> Round:
-    """Return the round in progress, if a member's message is about it."""
+    """Return the round in progress, if a member's message belongs to it."""
     if client_id not in state.roster:
         raise NotInRoster("This client's key is not in the federation's roster.")
     if number > state.last_round:
-        raise RoundError(f"Round {number} is not open; the last one is round {state.last_round}.")
+        raise RoundError(f"Round {number} is not open. The last one is round {state.last_round}.")
     if state.current is None or number != state.current.number:
         raise RoundClosed(f"Round {number} is over.")
     return state.current
 
 
 def has_all_but(state: State, round_: Round, gone: Collection[ClientId]) -> bool:
-    """Tell whether only clients that said goodbye keep a round from being complete."""
+    """Return whether a round lacks only clients that said goodbye."""
     rules, arrived = state.rules, round_.accepted
     gone = missed_by_none(rules, gone)
     left = frozenset(one for one in gone if one in round_.asked and one not in arrived)
@@ -165,7 +164,7 @@ def has_all_but(state: State, round_: Round, gone: Collection[ClientId]) -> bool
 
 
 def _collecting_on(rules: Rules, round_: Round) -> Round | None:
-    """Return the round as it goes on; None where enough agree, or everybody who may was heard."""
+    """Return the round, or None if enough updates agree or no more can come."""
     agreeing, arrived = round_.n_of_one_model, len(round_.accepted)
     if may_have_all(rules, round_, agreeing):
         if has_all(rules, round_, round_.of_one_model.keys()):
@@ -180,14 +179,14 @@ def _collecting_on(rules: Rules, round_: Round) -> Round | None:
 
 
 def is_noisy(state: State, round_: Round) -> bool:
-    """Tell whether what a round releases costs privacy, because noise has a budget."""
+    """Return whether a round's release costs privacy, because its noise has a budget."""
     return round_.kind == "train" and bool(state.rules.budget)
 
 
 def close(state: State, round_: Round, now: float) -> Step:
-    """End collecting with the updates that start from one model; the others are left out.
+    """End collecting with the updates that start from one model, and leave the others out.
 
-    So are those of clients that are only summed with others whose updates are not here.
+    Members of incomplete cells are left out too.
     """
     agreeing, rules = round_.of_one_model, state.rules
     given_up = lacks(state, round_, agreeing, now)
@@ -207,25 +206,25 @@ def close(state: State, round_: Round, now: float) -> Step:
 
 def _too_few(rules: Rules, round_: Round, agreeing: Collection[ClientId]) -> str:
     missing, n_cells = missing_from(rules.partition, agreeing), rules.n_cells(agreeing)
-    reason = f"{len(agreeing)} of the needed {rules.needed} updates arrived in time"
+    reason = f"{len(agreeing)} of the required {rules.needed} updates arrived in time"
     if missing:
-        reason = f"{len(missing)} without whom the others are not summed did not answer in time"
+        reason = f"{len(missing)} clients that every sum needs did not answer in time"
     elif n_cells < rules.fewest_cells:
-        reason = f"{n_cells} of the needed {rules.fewest_cells} cells answered in time"
+        reason = f"{n_cells} of the required {rules.fewest_cells} cells answered in time"
     astray = len(round_.accepted) - len(agreeing)
-    return f"{reason}; {astray} more start from another model" if astray else reason
+    return f"{reason}, and {astray} more start from another model" if astray else reason
 
 
 def received(state: State, event: StepHeard) -> Step:
-    """Keep a client's message of the present step.
+    """Keep a client's message for the current step.
 
     Raises:
-        RoundError: the round does not take it.
+        RoundError: the round does not accept it.
         ProtocolError: the protection has no such messages.
     """
     message = event.message
     if not state.rules.steps.are_several:
-        raise ProtocolError("The federation's protection takes no messages of this kind.")
+        raise ProtocolError("The federation's protection does not use messages of this kind.")
     round_ = round_of(state, message.client_id, message.round)
     most, first = state.rules.most_counted, state.rules.steps.first.name
     begun = round_.sent(first)
@@ -233,7 +232,7 @@ def received(state: State, event: StepHeard) -> Step:
     full = most is not None and len(begun) >= most
     if is_new and full and not state.rules.partition.cell_size:
         raise RoundClosed(f"Round {round_.number} has enough clients.")
-    # Most were asked; of the others' cells all would have to be looked at.
+    # Most were asked. For the others, all cells would have to be looked at.
     unasked = message.client_id not in round_.asked
     may_join = unasked and bool(joined_by(state, round_, message.client_id))
     round_, changes = steps.hear(state.rules, round_, event, may_join=may_join)
@@ -241,20 +240,21 @@ def received(state: State, event: StepHeard) -> Step:
 
 
 def step_closed(state: State, event: StepClosed) -> Step:
-    """End a step; the round goes on with those who are left, if they are enough."""
+    """End a step. If enough clients are left, the round continues with them."""
     if state.current is None or state.current.number != event.round:
         return state, ()
     round_ = state.current
     rules = state.rules
     if round_.phase == event.phase and rules.steps.is_until_vectors(round_.phase):
-        # As early as may be: a vector costs users of their privacy budget.
+        # As early as possible: a vector costs users some of their privacy budget.
         left = steps.arrived(rules, round_) - event.left_out
         if round_.phase == rules.steps.vector.phase:
             state = after_silence(state, round_, round_.accepted)
         ended = lacks(state, round_, left, event.now)
         if ended is not None:
             return ended
-    # From here on the coordinator may come to read the sum, also where the round is then abandoned.
+    # From here on the coordinator may be able to read the sum, even if the round is abandoned
+    # later.
     opens = round_.phase == event.phase and rules.steps.opens_next(round_.phase)
     charged = opens and is_noisy(state, round_)
     round_, changes = steps.close(rules, round_, event, charged=charged)

@@ -1,4 +1,4 @@
-"""How a round and a run end: each function returns the state after it and what to store."""
+"""Ends of rounds and runs. Each function returns the next state and the changes to store."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from fedrec_server.rounds.state import Ending, LastCount, Reporting, Round, Stat
 from fedrec_server.rounds.steps import arrived
 
 EPOCH_CHANGED = "the key epoch changed"
-"""A reason to abandon a round for which nobody is to blame: it does not count against the run."""
+"""A reason to abandon a round that is no client's fault. It does not count against the run."""
 
 OUT_OF_BOUNDS = "the sum is out of bounds, and one of these clients caused it"
 REFUSED = "the key authority refused the sum"
-"""How the reason begins."""
+"""The beginning of the reason."""
 
 Step = tuple[State, tuple[Change, ...]]
 
 
 def reason_of(error: FedrecError) -> str:
-    """Return why a round was given up, for operators."""
+    """Return why a round was abandoned, for operators."""
     if isinstance(error, SumOutOfBounds):
-        # The message names an item.
+        # The message contains an item id.
         return OUT_OF_BOUNDS
     if isinstance(error, RoundError | RevealRefused | KeysError | SettingsError):
         return error.message.rstrip(".")
@@ -52,17 +52,16 @@ def publish(
     metrics: bytes = b"",
     rows: StatedRows | None = None,
 ) -> Step:
-    """Fix a round's result; the run ends with the last planned one.
+    """Publish a round's result. The last planned round ends the run.
 
-    Where clients decrypt the sum the round after it opens, and the run ends, once two of them said
-    alike what is in it.
+    If clients decrypt the sum, the next round or the run's end waits until two of them agree on its
+    content.
 
     Args:
-        rows: what a count round leads to, where the coordinator reads it; else it is told.
+        rows: the item rows that follow from a count round, if the coordinator can read it.
     """
     rules = state.rules
-    # The same list is named in every round, under the key of its epoch. A later count moves no
-    # rows.
+    # The same list is named in every round, under its epoch's key. A later count moves no rows.
     first = None if state.counted else rows
     if statement is not None:
         after: StatedRows | None = statement.rows
@@ -103,7 +102,7 @@ def publish(
 
 
 def is_opening(state: State, round_: Round) -> bool:
-    """Tell whether somebody may have opened the round's sum, or is about to."""
+    """Return whether the round's sum may have been opened, or is about to be."""
     rules = state.rules
     if rules.steps.are_several:
         return not rules.steps.is_until_vectors(round_.phase)
@@ -111,11 +110,11 @@ def is_opening(state: State, round_: Round) -> bool:
 
 
 def abandon(state: State, round_: Round, reason: str, now: float) -> Step:
-    """Give a round up; after several in a row the next one waits longer and longer."""
+    """Abandon a round. After several in a row, pauses grow."""
     blamed = reason != EPOCH_CHANGED
     in_row = state.abandoned_in_row + blamed
     pause = pause_seconds(state.rules, in_row) if blamed else 0.0
-    # Where nobody's time was over, everybody did what was asked for.
+    # If the deadline did not cause it, all clients did what was asked.
     answered: Set[ClientId] = round_.asked
     if blamed and state.rules.steps.is_until_vectors(round_.phase):
         answered = arrived(state.rules, round_)
@@ -143,12 +142,12 @@ def abandon(state: State, round_: Round, reason: str, now: float) -> Step:
 
 
 def lacks(state: State, round_: Round, here: Collection[ClientId], now: float) -> Step | None:
-    """Give a round up, and count again, where one is missing of whom it has to be the sum."""
+    """Abandon a round and count again, if a client is missing that the sum must include."""
     missing = state.expected(round_.kind) - frozenset(here)
     if not missing or state.last_count is None:
         return None
     state = replace(state, last_count=replace(state.last_count, unanswered=True))
-    reason = f"{len(missing)} of the clients that were counted did not answer"
+    reason = f"{len(missing)} of the counted clients did not answer"
     return abandon(state, round_, reason, now)
 
 
@@ -159,6 +158,6 @@ def finish(state: State, reason: str, failed: bool, now: float) -> Step:
 
 
 def then(change: Change, after: Step) -> Step:
-    """Put a change before a step."""
+    """Put a change in front of a step's changes."""
     state, changes = after
     return state, (change, *changes)

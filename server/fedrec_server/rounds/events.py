@@ -1,4 +1,4 @@
-"""What can happen to a run; time comes only from here."""
+"""The events of a run. They are the only source of time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedrec_server.rounds.state import Phase, Rules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Happened:
-    """Something that happened at a time."""
+    """An event with its time."""
 
     now: float
 
@@ -23,8 +23,8 @@ class Tick(_Happened):
     """Time passed.
 
     Attributes:
-        live: roster clients that were heard of lately; not asked for while a round is in progress.
-        gone: those that said goodbye and did not come back at once.
+        live: roster clients that called recently. Ignored while a round is in progress.
+        gone: clients that said goodbye and did not come back at once.
     """
 
     live: frozenset[ClientId]
@@ -33,10 +33,10 @@ class Tick(_Happened):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polled(_Happened):
-    """A roster client asks for something to do.
+    """A roster client asks for a task.
 
     Attributes:
-        live: who is here, where clients are summed with others only; the asking one always is.
+        live: the present clients, if there are cells. The asking client is always one of them.
     """
 
     client_id: ClientId
@@ -45,18 +45,18 @@ class Polled(_Happened):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded(_Happened):
-    """An admitted update lies complete and durable in the spool."""
+    """An admitted update is complete and durable in the spool."""
 
     header: UploadHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summed(_Happened):
-    """The sum of a closed round lies durable in the store.
+    """The sum of a closed round is durable in the store.
 
     Attributes:
-        metrics: where the sum is readable here.
-        rows: the item rows that vectors cover from now on, where a count round's is.
+        metrics: set if the coordinator can read the sum.
+        rows: the item rows that vectors cover from now on, if a count round's sum is readable.
     """
 
     round: RoundId
@@ -67,7 +67,7 @@ class Summed(_Happened):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementReceived(_Happened):
-    """An admitted statement of the key authority, its sealed sum durable in the store."""
+    """A statement of the key authority was admitted, and its sealed sum is durable in the store."""
 
     statement: RevealStatement
     blob: Blob | None
@@ -75,32 +75,32 @@ class StatementReceived(_Happened):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementShown(_Happened):
-    """The key authority's word on a published round that is not known here, from a member."""
+    """A member showed the key authority's statement on a published round that is unknown here."""
 
     statement: RevealStatement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportReceived(_Happened):
-    """An admitted report of a client on a published ciphertext sum."""
+    """A client's report on a published ciphertext sum was admitted."""
 
     report: Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepHeard(_Happened):
-    """An admitted message of a step, which fits what was sent before it."""
+    """A message of a step was admitted. It fits what its client sent before."""
 
     message: StepMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepClosed(_Happened):
-    """A step of a round is over, and enough arrived to go on.
+    """A step of a round is over, and enough messages arrived to continue.
 
     Attributes:
-        left_out: clients that the round goes on without: they start from another model, or their
-            cells are not whole.
+        left_out: clients that drop out of the round: they start from another model, or their cells
+            are incomplete.
     """
 
     round: RoundId
@@ -110,7 +110,7 @@ class StepClosed(_Happened):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed(_Happened):
-    """The round in progress cannot go on, for instance because a stored update is damaged."""
+    """The round in progress cannot continue, for instance because a stored update is damaged."""
 
     round: RoundId
     reason: str
@@ -118,7 +118,7 @@ class Failed(_Happened):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdatesUnfit(_Happened):
-    """Updates of a closed round, read here one by one, hold what no honest client sends."""
+    """Updates of a closed round, each readable here, have values that no honest client sends."""
 
     round: RoundId
     clients: frozenset[ClientId]
@@ -126,31 +126,31 @@ class UpdatesUnfit(_Happened):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Untrainable(_Happened):
-    """After the count nothing can be trained; `reason` says why, for people."""
+    """After the count nothing can be trained. `reason` explains it to people."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested(_Happened):
-    """The operator ends the run: after the round in progress, or `at_once`."""
+    """The operator ends the run, after the round in progress or `at_once`."""
 
     at_once: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarted(_Happened):
-    """The coordinator came back: nobody is blamed for the time it was away."""
+    """The coordinator restarted. No client is blamed for its absence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed(_Happened):
-    """The operator lets a failed or stopped run go on."""
+    """The operator resumes a failed or stopped run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochInstalled(_Happened):
-    """A newer key epoch is durable; it begins where no round has to be finished before."""
+    """A newer key epoch is durable. It begins once no round must be finished first."""
 
     rules: Rules
     roster: frozenset[ClientId]

@@ -1,7 +1,7 @@
 """The life of a run: open -> collecting -> (summing -> revealing) -> published or abandoned.
 
-`step` is pure: it reads no clock, draws nothing and touches no disk. What it raises leaves the
-state as it was; what it returns is committed by the store before it takes effect.
+`step` is pure: it reads no clock, draws no randomness and touches no disk. If it raises, the state
+is unchanged. The store commits what it returns before it takes effect.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ from fedrec_server.rounds.state import State
 
 
 def step(state: State, event: Event) -> Step:
-    """Return the next state and what has to be stored for it.
+    """Return the next state and the changes to store.
 
     Raises:
-        RoundError: when the round's present state does not allow the event.
-        ProtocolError: when an update was made for something else than the round.
-        RefusedError: when this client may not cause it.
+        RoundError: when the round's current state does not allow the event.
+        ProtocolError: when an update was made for another round, kind or model.
+        RefusedError: when this client may not cause the event.
     """
     match event:
         case Tick():
@@ -110,7 +110,7 @@ def _tick(state: State, tick: Tick) -> Step:
         return state, ()
     if state.rules.steps.are_several:
         return replace(state, current=steps.shortened(state.rules, round_, tick.now)), ()
-    # A clock that was set back must not lengthen the round.
+    # If the clock is set back, the round must not last longer.
     latest = tick.now + state.rules.rounds.deadline_seconds
     if round_.deadline_at > latest:
         round_ = replace(round_, deadline_at=latest)
@@ -149,7 +149,7 @@ def _failed(state: State, event: Failed) -> Step:
         return state, ()
     round_ = state.current
     if state.rules.steps.are_several and state.rules.steps.in_phase(round_.phase):
-        # Too few are left to bring the round to its end.
+        # Too few are left to finish the round.
         ended = lacks(state, round_, steps.arrived(state.rules, round_), event.now)
         if ended is not None:
             return ended
@@ -157,7 +157,7 @@ def _failed(state: State, event: Failed) -> Step:
 
 
 def _unfit(state: State, event: UpdatesUnfit) -> Step:
-    """Go on without updates that were refused, if the others are enough."""
+    """Continue without refused updates, if the others are enough."""
     round_ = state.current
     if round_ is None or round_.number != event.round or round_.phase != "summing":
         return state, ()
@@ -167,7 +167,7 @@ def _unfit(state: State, event: UpdatesUnfit) -> Step:
     refused = UpdatesRefused(round=round_.number, left_out=left_out, at=event.now)
     is_enough, missed = state.rules.suffices(kept), state.expected(round_.kind) - kept.keys()
     if is_enough and missed and state.last_count is not None:
-        # Divided by what all of them counted, the sum of the others would be wrong.
+        # The sum would be divided by counts that include the refused clients.
         state = replace(state, last_count=replace(state.last_count, unanswered=True))
     if missed or not is_enough:
         return then(refused, abandon(state, round_, OUT_OF_BOUNDS, event.now))
@@ -221,9 +221,9 @@ def _resumed(state: State, now: float) -> Step:
 
 
 def _rotated(state: State, event: EpochInstalled) -> Step:
-    """Begin a newer epoch: at once where it removes somebody, else when no round is in progress.
+    """Begin a newer epoch: at once if it removes a member, otherwise between rounds.
 
-    Another revealer has no key for the round in progress, which nobody could open any more.
+    A new revealer has no key for the round in progress and could never open it.
     """
     round_ = state.current
     if event.rules.epoch <= state.rules.epoch:
@@ -232,7 +232,7 @@ def _rotated(state: State, event: EpochInstalled) -> Step:
     if round_ is not None and same and state.roster <= event.roster:
         return state, ()
     if round_ is not None and same and is_opening(state, round_):
-        # Repeated without the removed member, the two sums would give its update away.
+        # A repeat without the removed member would give its update away: the two sums differ by it.
         return state, ()
     changes: tuple[Change, ...] = ()
     if round_ is not None:

@@ -1,8 +1,8 @@
-"""Who says what is in a sum that the coordinator cannot read.
+"""Results of sums that the coordinator cannot read.
 
-The key authority, whose word publishes a round; a closed round waits for it as long as it takes,
-and nothing is trained again. In the papers' protocol the ciphertext sum is published as it is, each
-client tells what it decrypted, and what two of them say alike is believed and shown.
+With a key authority, its statement publishes a round. A closed round waits for it as long as
+needed, and clients don't train again. In the papers' protocol the ciphertext sum is published as it
+is. Each client reports what it decrypted, and the coordinator shows what two of them agree on.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from fedrec_server.rounds.state import Reporting, Round, State
 
 DISAGREE = "clients disagree"
 FEW = "fewer than two clients reported"
-AWAITED_REPORTS = "two clients that say alike what is in the last sum"
+AWAITED_REPORTS = "two clients that agree on the content of the last sum"
 
 
 def statement_received(state: State, event: StatementReceived) -> Step:
-    """Publish a round on the key authority's word, or give it up where it refused the sum.
+    """Publish a round on the key authority's statement, or abandon it if that is a refusal.
 
     Raises:
         RoundClosed: when the round is not being revealed.
-        RefusedError: when somebody else says it.
+        RefusedError: when another party made the statement.
         ProtocolError: when what it opened is not with it, or does not fit the count.
     """
     round_, said = state.current, event.statement
@@ -67,7 +67,7 @@ def statement_received(state: State, event: StatementReceived) -> Step:
 def _paused(
     state: State, round_: Round, event: StatementReceived
 ) -> tuple[State, Round, tuple[Change, ...]]:
-    """Leave the cells out that the key authority names, of this round and of later ones."""
+    """Leave out the cells that the key authority names, in this round and in later ones."""
     partition, said = state.rules.partition, event.statement
     if not {cell.id for cell in partition.in_use}.issuperset(said.paused):
         raise ProtocolError("The key authority pauses cells that its roster does not have.")
@@ -86,23 +86,23 @@ def _paused(
 
 
 def numbers_used(published: RoundId, epoch: int, present: int) -> RoundId:
-    """Return the last number that may have been in use, from what was published last.
+    """Return the last round number that may have been used, given the last published one.
 
-    Another round may have been in progress. In the same epoch its updates can be sent again; after
-    a change of epoch they are good for nothing, and clients answer no number twice.
+    Another round may have been in progress. In the same epoch its updates can be sent again. After
+    a change of epoch they are useless, and clients answer no number twice.
     """
     return RoundId(published + (present > epoch))
 
 
 def statement_shown(state: State, event: StatementShown) -> Step:
-    """Go on from a later round, where none was opened since the folder was made anew.
+    """Continue from a later round, if none was opened since the folder was recovered.
 
     Raises:
-        RoundError: the run went on by itself meanwhile, or the round is known.
+        RoundError: the run has continued by itself, or the round is known.
     """
     said = event.statement
     if not state.may_learn or said.round <= state.published:
-        raise RoundError(f"Round {said.round} is not what this run goes on from.")
+        raise RoundError(f"This run cannot continue from round {said.round}.")
     last = max(state.last_round, numbers_used(said.round, said.epoch, state.rules.epoch))
     charged = max(state.charged, said.charged)
     change = RoundLearnt(
@@ -133,7 +133,7 @@ def statement_shown(state: State, event: StatementShown) -> Step:
 def _learnt_paused(
     state: State, said: RevealStatement, now: float
 ) -> tuple[State, tuple[Change, ...]]:
-    """Leave the cells out that a later word of this key epoch pauses."""
+    """Leave out the cells that a later statement of this key epoch pauses."""
     active = {cell.id for cell in state.rules.partition.cells if cell.state == "active"}
     new = tuple(cell for cell in said.paused if cell in active)
     if said.epoch != state.rules.epoch or not new:
@@ -145,13 +145,13 @@ def _learnt_paused(
 
 
 def report_received(state: State, event: ReportReceived) -> Step:
-    """Keep a client's word on the published sum; later ones are of no use.
+    """Keep a client's report on the published sum. Reports after an agreement are ignored.
 
     Raises:
-        NotInRoster: when it is no member's.
+        NotInRoster: when its sender is not a member.
         RoundError: when the round is not published.
         ProtocolError: when it does not fit the count.
-        ConflictingUpload: when the client said something else before.
+        ConflictingUpload: when the client reported something else before.
     """
     report, waiting = event.report, state.reporting
     if report.client_id not in state.roster:
@@ -174,10 +174,10 @@ def report_received(state: State, event: ReportReceived) -> Step:
 
 
 def waited(state: State, waiting: Reporting, now: float) -> Step:
-    """Let time pass: a run goes on without clients' word, but not without what they counted."""
+    """Let time pass. A run continues without clients' reports, except after a count round."""
     latest = now + state.rules.report_seconds(waiting.kind, len(state.roster))
     if waiting.until > latest:
-        # A clock that was set back must not lengthen it.
+        # If the clock is set back, the wait must not last longer.
         return replace(state, reporting=replace(waiting, until=latest)), ()
     if now < waiting.until:
         return state, ()
@@ -190,7 +190,7 @@ def waited(state: State, waiting: Reporting, now: float) -> Step:
 
 
 def begun_again(state: State, waiting: Reporting, now: float) -> Reporting:
-    """Return what is waited for after a restart or in a new epoch, in which members report anew."""
+    """Return the reports to wait for after a restart or in a new epoch. Members report again."""
     until = now + state.rules.report_seconds(waiting.kind, len(state.roster))
     present = {
         who: report for who, report in waiting.reports.items() if report.epoch == state.rules.epoch
@@ -202,7 +202,7 @@ def _measured(state: State, waiting: Reporting, reason: str) -> Step:
     agreed = waiting.agreed
     rows = state.rows if agreed is None else agreed.rows
     if rows is None:
-        raise RoundError("Nobody said which rows the count leads to.")
+        raise RoundError("No statement names the rows that follow from the count.")
     known = None if agreed is None else (agreed.epoch, agreed.state_tag)
     measured = RoundMeasured(round=waiting.round, agreed=agreed, reason=reason, rows=rows)
     return replace(state, reporting=None, rows=rows, known=known), (measured,)
@@ -211,6 +211,6 @@ def _measured(state: State, waiting: Reporting, reason: str) -> Step:
 def _check_rows(state: State, stated: int) -> None:
     if state.rows is not None and stated != state.rows.n_rows:
         raise ProtocolError(
-            f"The statement says that {stated} item rows travel; since the count they are "
+            f"The statement has {stated} travelling rows, but the count round led to "
             f"{state.rows.n_rows}."
         )

@@ -1,7 +1,7 @@
-"""Which round opens, who is asked, and who of them is counted, where not everybody is.
+"""Select clients: which round opens, which clients it asks, and which of them it counts.
 
-Whole cells where sums need them, else single clients; in an order drawn from hashes, so that equal
-inputs choose equal clients.
+Whole cells are selected if sums need them, otherwise single clients. The order comes from hashes,
+so equal inputs select equal clients.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from fedrec_server.rounds.state import Round, Rules, State
 
 
 def asked_of(rules: Rules, here: Collection[ClientId], number: RoundId) -> frozenset[ClientId]:
-    """Return to whom a round is offered, of those that are here."""
+    """Return the clients to offer a round to, out of those that are here."""
     return _chosen(rules, here, number, over=rules.rounds.over_provision)
 
 
 def counted_of(rules: Rules, round_: Round, here: Collection[ClientId]) -> frozenset[ClientId]:
-    """Return who is in a round's sum, of those whose updates are here."""
+    """Return the clients in a round's sum, out of those whose updates are here."""
     if _is_fixed(rules, round_):
         return frozenset(here)
     return _chosen(rules, here, round_.number, over=1.0)
 
 
 def may_have_all(rules: Rules, round_: Round, n_here: int, n_gone: int = 0) -> bool:
-    """Tell from their number alone whether these may be all updates that a round wants.
+    """Return whether, by their number alone, these may be all the updates that a round wants.
 
-    Asked for every update: where it is false, none of the others has to be looked at.
+    Called for every update. If it is false, no other check is needed.
 
     Args:
-        n_gone: how many it asked and no longer waits for.
+        n_gone: the number of asked clients that it no longer waits for.
     """
     n_asked = len(round_.asked) - n_gone
     if _is_fixed(rules, round_):
@@ -50,12 +50,12 @@ def may_have_all(rules: Rules, round_: Round, n_here: int, n_gone: int = 0) -> b
     room = _room(rules, 1.0)
     if rules.partition.cell_size and (rules.rounds.cells_per_round or room < n_asked):
         return len(round_.accepted) >= round_.complete_from
-    # With room for all of them, all are wanted: cells, too, are asked whole.
+    # With room for all of them, all are wanted. Cells, too, are asked whole.
     return n_here >= min(n_asked, room)
 
 
 def has_all(rules: Rules, round_: Round, here: Collection[ClientId]) -> bool:
-    """Tell whether a round has all updates that it wants, though more were asked for."""
+    """Return whether a round has all the updates that it wants, even if it asked for more."""
     if _is_fixed(rules, round_):
         return round_.asked <= frozenset(here)
     counted = counted_of(rules, round_, here)
@@ -63,15 +63,15 @@ def has_all(rules: Rules, round_: Round, here: Collection[ClientId]) -> bool:
     if not rules.may_begin(counted):
         return False
     if rules.rounds.cells_per_round:
-        # Any cells will do; more than are wanted were asked in case that some fail.
+        # Any cells will do. More than are wanted were asked, in case some fail.
         return rules.n_cells(counted) >= rules.n_cells(wanted)
     return len(counted) >= len(wanted)
 
 
 def lacking(rules: Rules, round_: Round, here: Collection[ClientId]) -> int:
-    """Return how many more updates a round of some cells needs at least, if it lacks any.
+    """Return the least number of updates that a round of some cells lacks, if it lacks any.
 
-    Until they are here, or others are asked, none has to be looked at again.
+    Until they are here, or other clients are asked, no further check is needed.
     """
     n_wanted = rules.n_cells(counted_of(rules, round_, round_.asked))
     present = frozenset(here)
@@ -81,24 +81,24 @@ def lacking(rules: Rules, round_: Round, here: Collection[ClientId]) -> int:
 
 
 def has_room(rules: Rules, round_: Round) -> bool:
-    """Tell whether a round may ask one more client; where it may not, nobody can join it."""
+    """Return whether a round may ask one more client. If not, no client can join it."""
     return len(round_.asked) < _room(rules, rules.rounds.over_provision)
 
 
 def has_more(
     rules: Rules, here: Collection[ClientId], number: RoundId, before: Collection[ClientId]
 ) -> bool:
-    """Tell whether a round of those who are here would count more than an earlier one did.
+    """Return whether a round of the clients that are here would count more than an earlier one did.
 
-    A client that is only asked in case that others fail does not count: asked and not needed, it
-    would be a reason for another round after every one.
+    Clients that are only asked in reserve don't count. Otherwise each round would be a reason for
+    another one.
     """
     found = _chosen(rules, here, number, over=1.0)
     if not rules.rounds.cells_per_round:
         return len(found) > len(before)
     if rules.n_cells(found) > rules.n_cells(before):
         return True
-    # Any cells will do, but those that were counted may have more guests by now.
+    # Any cells will do, but the counted ones may have more guests by now.
     same = whole_cells(rules.partition, before)
     return any(not frozenset(here).intersection(cell.members) <= frozenset(before) for cell in same)
 
@@ -106,10 +106,10 @@ def has_more(
 def joining(
     rules: Rules, round_: Round, here: Collection[ClientId], client_id: ClientId
 ) -> frozenset[ClientId]:
-    """Return who is offered a collecting round now that one more client is here; maybe nobody.
+    """Return the clients to offer a collecting round to, now that one more is here.
 
     Args:
-        here: the clients that are here; the one is, too.
+        here: the clients that are here, the new one included.
     """
     new = frozenset({client_id})
     if not rules.partition.cell_size:
@@ -124,7 +124,7 @@ def joining(
 
 
 def _is_fixed(rules: Rules, round_: Round) -> bool:
-    """Tell whether a round is the sum of all whom it asked: whose holders divide it."""
+    """Return whether a round needs all clients that it asked, since their counts divide its sum."""
     return rules.exact and round_.kind == "train"
 
 
@@ -134,7 +134,7 @@ def _chosen(
     room = _room(rules, over)
     if not rules.partition.cell_size:
         if room >= len(here):
-            # With every update this is asked of all who are here; their order costs a digest each.
+            # Every update of a round of all clients comes here. Sorting them costs a digest each.
             return frozenset(here)
         clients = sorted(here, key=lambda client: _place(rules, number, client))
         return frozenset(clients[: int(room)])
@@ -155,7 +155,7 @@ def _chosen(
 
 
 def _room(rules: Rules, over: float) -> float:
-    """Return how many clients a round takes at most, when so many times as many are asked."""
+    """Return the most clients that a round takes if it asks `over` times as many as it needs."""
     most = rules.most_counted
     return math.inf if most is None else math.ceil(most * over)
 
@@ -165,11 +165,14 @@ def _place(rules: Rules, number: RoundId, what: ClientId | int) -> bytes:
 
 
 NOT_ENOUGH = "clients"
-"""For what a round waits where it has too few clients to open."""
+"""The reason for waiting if there are too few clients to open a round."""
 
 
 def awaited(state: State, live: frozenset[ClientId]) -> str:
-    """Return who has to come before the next round opens, for operators; empty for nobody."""
+    """Return what must be there before the next round opens, for operators.
+
+    Empty if nothing is missing.
+    """
     if state.current is not None or state.ending is not None:
         return ""
     if state.reporting is not None:
@@ -178,12 +181,12 @@ def awaited(state: State, live: frozenset[ClientId]) -> str:
     if not state.rules.may_begin(here):
         return NOT_ENOUGH
     if not state.expected(state.next_kind or "evaluate") <= here:
-        return "clients that were counted; before long the others are counted again without them"
+        return "clients that were counted. Soon the others are counted again without them"
     return ""
 
 
 def absent(state: State, live: frozenset[ClientId]) -> frozenset[ClientId]:
-    """Return who keeps a round from opening by not being there; guests never do."""
+    """Return the clients whose absence keeps a round from opening. Guests never do."""
     if not awaited(state, live) or state.reporting is not None:
         return frozenset()
     here = live & state.roster
@@ -194,7 +197,7 @@ def absent(state: State, live: frozenset[ClientId]) -> frozenset[ClientId]:
 
 
 def open_round(state: State, tick: Tick) -> Step:
-    """Open the next round once everybody is there whom it needs, or end the run."""
+    """Open the next round once all required clients are there, or end the run."""
     number = state.next_number
     here = willing(state, state.rules.summable(tick.live & state.roster), number)
     if state.last_count is not None:
@@ -216,7 +219,7 @@ def open_round(state: State, tick: Tick) -> Step:
     if kind == "train" and most is not None and state.charged >= most:
         reason = f"{BUDGET_SPENT}: {state.charged} noisy sums, {state.rules.budget}"
         return finish(state, reason, failed=True, now=tick.now)
-    # A clock that was set back must not lengthen the pause.
+    # If the clock is set back, the pause must not last longer.
     longest = tick.now + pause_seconds(state.rules, state.abandoned_in_row)
     state = replace(state, retry_at=min(state.retry_at, longest))
     if tick.now < state.retry_at or awaited(state, here):

@@ -1,4 +1,4 @@
-"""Where a run stands: plain frozen values, rebuilt from the store after a restart."""
+"""The state of a run: plain frozen values, rebuilt from the store after a restart."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ from fedrec.wire.messages import (
 from fedrec_server.rounds.by_client import Asked, ByClient, Counted
 
 _PASSED_OVER_ROUNDS = 16
-"""Training rounds for which a client goes uncounted that was here and did not answer a count."""
+"""Number of training rounds that leave out a present client that did not answer the count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastCount:
-    """The last published count round, where training rounds are divided by what it found.
+    """The last published count round, if training rounds are divided by its counts.
 
-    Such rounds are over exactly the clients that it counted. One of them that stays away, and one
-    that comes, is a reason to count again over those who are here: which rows are trained stays as
-    it is, what they are divided by does not. All but `clients` is forgotten with the process.
+    Such rounds include exactly the clients that it counted. If one of them stays away, or a new one
+    appears, those that are here are counted again. The trained rows stay the same, the divisors
+    change. All but `clients` is forgotten with the process.
 
     Attributes:
-        clients: whom it counted.
-        asked: to whom it was offered; who let it pass is no newcomer for a while.
-        trained: training rounds that were published before it.
-        waits_since: since when no training round opens because some of them are not here.
-        unanswered: whether one of them let a training round pass.
-        again: whether the next round counts.
+        clients: the clients that it counted.
+        asked: the clients that it was offered to. One that did not answer is no newcomer for a
+            while.
+        trained: the number of training rounds published before it.
+        waits_since: the time since which training waits for missing clients.
+        unanswered: whether one of them did not answer a training round.
+        again: whether the next round is a count round.
     """
 
     clients: frozenset[ClientId]
@@ -61,18 +62,19 @@ class LastCount:
         fits: bool,
         has_more: Callable[[frozenset[ClientId]], bool],
     ) -> LastCount:
-        """Decide what the next round is, from who is here before it opens.
+        """Decide the next round's kind from the clients that are here before it opens.
 
         Args:
-            here: who could be in a sum.
-            trained: training rounds that are published.
-            patience: seconds that a client may stay away.
-            fits: whether a sum may be over `clients`, and them alone.
-            has_more: tells whether a count of some clients would find more than the last one did.
+            here: clients that could be in a sum.
+            trained: the number of published training rounds.
+            patience: how long a client may stay away, in seconds.
+            fits: whether a sum of exactly `clients` is allowed.
+            has_more: returns whether a count of these clients would find more than the last one
+                did.
         """
         since = None
         if not self.clients <= here:
-            # A clock that was set back must not lengthen it.
+            # If the clock is set back, the wait must not last longer.
             since = now if self.waits_since is None else min(self.waits_since, now)
         late = since is not None and now >= since + patience
         passed = self.asked if trained < self.trained + _PASSED_OVER_ROUNDS else frozenset()
@@ -82,7 +84,7 @@ class LastCount:
 
 
 Phase = str
-"""Where a round is: in one of its steps' phases, "summing" or "revealing"."""
+"""The phase of a round: one of its steps, "summing" or "revealing"."""
 PHASES: tuple[Phase, ...] = tuple(
     dict.fromkeys(
         [
@@ -92,7 +94,7 @@ PHASES: tuple[Phase, ...] = tuple(
         ]
     )
 )
-"""Those of all protections, for whoever counts them apart."""
+"""The phases of all protections, for metrics by phase."""
 
 NO_ROUND = RoundId(0)
 
@@ -101,29 +103,28 @@ NOTHING_SENT: ByClient[bytes] = ByClient()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the plan says about rounds.
+    """The plan's rules for rounds.
 
     Attributes:
         needs_reveal: whether the coordinator cannot read a round's sum.
-        seed: the federation's public seed; selection depends on it.
+        seed: the federation's public seed, on which selection depends.
         fewest_revealed: the roster's own minimum of summands.
         most_summands: the largest number of updates for which the protection is proven.
         hides_updates: whether the coordinator cannot read a single update.
-        steps: what every client of a round sends.
-        vector_seconds: how long a slow line takes for a vector.
-        most_sums: how many noisy sums the privacy budget allows; None for any number.
-        revealer: who alone opens sums; None where each member decrypts the published sum.
-        budget: what the budget is, for people; empty where sums are exact.
-        n_items: items in the catalogue.
-        entries: the plan of the largest vector where its sums grow with the round's clients; else
-            None.
-        charges_updates: whether a noisy update is a release by itself, which the coordinator may
-            read; else the sum is, once clients are asked for what opens it where they are.
-        exact: whether training rounds are divided by what the last count round found, and so are
-            over exactly the clients that it counted.
-        partition: who is always summed together.
-        fewest_clients: with fewer no client would take part, where their sum needs no more.
-        fewest_cells: with fewer whole cells no sum is opened.
+        steps: the messages that every client of a round sends.
+        vector_seconds: the time in which a slow line uploads a vector.
+        most_sums: the number of noisy sums that the privacy budget allows, or None without a limit.
+        revealer: the only party that opens sums, or None if each member decrypts the published sum.
+        budget: the privacy budget in words, or empty if sums are exact.
+        n_items: the number of items in the catalogue.
+        entries: the plan of the largest vector if its sums grow with the round's clients, or None.
+        charges_updates: whether each noisy update is a release, because the coordinator may read
+            it. If false, the sum is the release, once it can be opened.
+        exact: whether training rounds are divided by the last count round's counts, and so include
+            exactly the clients that it counted.
+        partition: the cells, whose clients are always summed together.
+        fewest_clients: the number below which no client would take part.
+        fewest_cells: the number of whole cells below which no sum is opened.
     """
 
     run: str
@@ -148,25 +149,25 @@ class Rules:
     fewest_cells: int = 1
 
     def summable(self, clients: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return those of some clients whose updates may be added up; see `whole_cells`."""
+        """Return the clients whose updates may be summed. See `whole_cells`."""
         return whole_among(self.partition, clients)
 
     def suffices(self, clients: Collection[ClientId]) -> bool:
-        """Tell whether a sum over these clients hides one among enough of them."""
+        """Return whether a sum of these clients hides each among enough others."""
         if len(core_among(self.partition, clients)) < self.needed:
             return False
         return self.n_cells(clients) >= self.fewest_cells
 
     def n_cells(self, clients: Collection[ClientId]) -> int:
-        """Return how many whole cells these clients are; 1 where sums need none."""
+        """Return how many whole cells these clients are, or 1 without cells."""
         return len(list(whole_cells(self.partition, clients))) if self.partition.cell_size else 1
 
     def may_begin(self, clients: Collection[ClientId]) -> bool:
-        """Tell whether a round of these clients is one that they would take part in."""
+        """Return whether these clients would take part in a round of their own."""
         return self.suffices(clients) and len(clients) >= self.fewest_clients
 
     def report_seconds(self, kind: RoundKind, n_summands: int) -> float:
-        """Return how long clients may take to tell what is in a sum of so many updates."""
+        """Return how long clients may take to report the content of a sum of this many updates."""
         patience = self.rounds.report_seconds
         if self.entries is None or kind == "count":
             return patience
@@ -178,12 +179,12 @@ class Rules:
 
     @property
     def shares_key(self) -> bool:
-        """Return whether each member decrypts the published sum: the papers' protocol."""
+        """Return whether each member decrypts the published sum, as in the papers' protocol."""
         return self.needs_reveal and self.revealer is None
 
     @property
     def needed(self) -> int:
-        """Return the fewest clients, guests left out, with which a round opens and is published."""
+        """Return the fewest clients, without guests, with which a round opens and is published."""
         if not (self.needs_reveal or self.hides_updates):
             return self.rounds.minimum_clients
         floor = max(FEWEST_SUMMANDS, self.rounds.minimum_summands, self.fewest_revealed)
@@ -191,7 +192,7 @@ class Rules:
 
     @property
     def most_counted(self) -> int | None:
-        """Return how many updates a round can have; None where only the asked are the limit."""
+        """Return the most updates that a round can have, or None if only selection limits it."""
         wanted = self.rounds.clients_per_round
         limits = [max(wanted, self.needed)] if wanted else []
         if self.most_summands is not None:
@@ -209,10 +210,11 @@ class Round:
         base_round: the published round whose model is trained.
         asked: the clients to which the round is offered.
         accepted: the durable updates, by client.
-        complete_from: with fewer updates it isn't complete; known since it was looked at last.
-        total: the coordinator's sum, once made.
-        messages: what clients sent besides vectors, by step and client; vectors are `accepted`,
-            and those that came but are left out of the sum are here, without content.
+        complete_from: the number of updates below which it cannot be complete, known from the last
+            check.
+        total: the coordinator's sum, once computed.
+        messages: messages other than vectors, by step and client. `accepted` has the vectors.
+            Vectors that arrived but are left out of the sum are here, without content.
     """
 
     number: RoundId
@@ -233,15 +235,16 @@ class Round:
         object.__setattr__(self, "messages", sent)
 
     def sent(self, step: str) -> ByClient[bytes]:
-        """Return what clients sent in a step."""
+        """Return the messages of a step."""
         return self.messages.get(step, NOTHING_SENT)
 
     @property
     def of_one_model(self) -> Mapping[ClientId, UploadHeader]:
-        """Return the largest group of updates that name the same model as their start.
+        """Return the largest group of updates that start from the same model.
 
-        A reader of the round refuses it where they differ. Once the model is known here, only
-        one is accepted; in an epoch's first round, and without encryption, nobody said which.
+        A reader refuses a round whose updates start from different models. Once the coordinator
+        knows the model, it accepts only updates that start from it. In an epoch's first round, or
+        without encryption, it does not know the model.
         """
         sizes = self.accepted.models
         if len(sizes) < 2:
@@ -251,14 +254,14 @@ class Round:
 
     @property
     def n_of_one_model(self) -> int:
-        """How many updates `of_one_model` has, without a look at each."""
+        """Return the number of updates in `of_one_model`, without looking at each."""
         return max(self.accepted.models.values(), default=0)
 
     def manifest_digest(self, run: str, left_out: Collection[ClientId] = ()) -> bytes:
         """Return the digest that a reveal statement must name.
 
         Args:
-            left_out: clients of cells that it pauses.
+            left_out: clients of cells that the statement pauses.
         """
         kept = [one for who, one in self.accepted.items() if who not in left_out]
         return manifest_digest(run, self.number, tuple(kept))
@@ -266,10 +269,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reporting:
-    """A published ciphertext sum of which no two clients have said the same yet.
+    """A published ciphertext sum on whose content no two clients agree yet.
 
     Attributes:
-        until: when the run goes on without their word, as it does after all but a count.
+        until: when the run continues without their reports, which it does except after a count
+            round.
     """
 
     round: RoundId
@@ -279,18 +283,19 @@ class Reporting:
 
     @property
     def agreed(self) -> Report | None:
-        """Return what two clients say alike, or None."""
+        """Return the content on which two clients agree, or None."""
         said = Counter(report.content() for report in self.reports.values())
         return next((one for one in self.reports.values() if said[one.content()] > 1), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """What came of asking those who are only counted together.
+    """The record of a cell, or of a single client, that did not answer.
 
     Attributes:
-        times: rounds in a row in which one of them was asked and did not answer.
-        until: the last round in which they are not asked.
+        times: the number of rounds in a row in which one of its clients was asked and did not
+            answer.
+        until: the last round in which they sit out.
     """
 
     times: int
@@ -299,7 +304,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """Why a run is over."""
+    """The reason why a run is over."""
 
     reason: str
     failed: bool
@@ -310,24 +315,26 @@ class State:
     """The whole run.
 
     Attributes:
-        last_round: the last number used, published or not.
+        last_round: the last round number used, published or not.
         published: the last published round: the model's version.
-        recovered: the round with which a folder begins that was made anew; else 0.
-        begins_at: the last number that anybody heard of when it was; None where it never was.
+        recovered: the round from which a recovered folder begins, or 0.
+        begins_at: the highest number that any party knew at the recovery, or None if there was
+            none.
         counted: whether the round of item holder counts is published.
-        trained: published training rounds.
+        trained: the number of published training rounds.
         evaluated: whether the closing evaluation is published.
-        charged: training rounds of which anything was ever released, published or not.
-        known: of the published model, the epoch in which the key authority, or two clients, named
-            it, and its digest under that epoch's key; None where nobody has.
-        reporting: the published round, until two clients say alike what is in its sum.
-        rows: the item rows that vectors cover after the count; None before it.
-        last_count: of whom what training is divided by tells; None where nothing is.
-        abandoned_in_row: rounds given up since the last published one; see `is_stalled`.
-        gave_up: why the last of them was.
-        unanswered: who was asked in it and did not answer.
-        retry_at: when the next round may open at the earliest.
-        silences: who is left alone for a while, by the clients that are only counted together.
+        charged: the number of training rounds that released something, published or not.
+        known: the published model's digest under an epoch's key, and that epoch. The key authority
+            or two clients named it. None if it is unknown.
+        reporting: the published round, until two clients agree on its sum's content.
+        rows: the item rows that vectors cover after the count, or None before it.
+        last_count: the clients whose counts divide training sums, or None if sums aren't divided.
+        abandoned_in_row: the number of rounds abandoned since the last published one. See
+            `is_stalled`.
+        gave_up: why the last of them was abandoned.
+        unanswered: the clients that were asked in it and did not answer.
+        retry_at: the earliest time at which the next round may open.
+        silences: the cells or single clients that sit out for a while.
     """
 
     rules: Rules
@@ -356,7 +363,7 @@ class State:
 
     @property
     def may_learn(self) -> bool:
-        """Whether nothing was opened since the folder was made anew.
+        """Return whether no sum was opened since the folder was recovered.
 
         Until then members may know of later rounds than the key authority's backup.
         """
@@ -366,8 +373,8 @@ class State:
     def next_number(self) -> RoundId:
         """Return the next round's number.
 
-        Where nothing was opened since the folder was made anew, members may have answered the
-        number after the recovered round's; once another epoch began, they cannot do so again.
+        If no sum was opened since the recovery, members may have answered the number after the
+        recovered round's. Once another epoch began, they cannot do so again.
         """
         is_first = self.may_learn and self.last_round == self.recovered
         skips = is_first and self.known is not None and self.known[0] < self.rules.epoch
@@ -375,7 +382,7 @@ class State:
 
     @property
     def next_kind(self) -> RoundKind | None:
-        """Return what the next round is for; None when everything is published."""
+        """Return the next round's kind, or None when all rounds are published."""
         if not self.counted:
             return "count"
         if self.trained < self.rules.rounds.total:
@@ -383,13 +390,13 @@ class State:
         return None if self.evaluated else "evaluate"
 
     def expected(self, kind: RoundKind) -> frozenset[ClientId]:
-        """Return who has to be in a round, and nobody else; empty where that is not fixed."""
+        """Return the clients that a round must consist of, or an empty set if this is not fixed."""
         found = self.last_count
         return found.clients if kind == "train" and found is not None else frozenset()
 
     @property
     def base_state(self) -> bytes | None:
-        """Return the digest that updates must name as their model's, where it is known here."""
+        """Return the model digest that updates must name, if it is known here."""
         return self.known[1] if self.known and self.known[0] == self.rules.epoch else None
 
     def rows_of(self, kind: RoundKind) -> StatedRows:
@@ -399,10 +406,10 @@ class State:
         return self.rows
 
     def covers(self, kind: RoundKind, rows: StatedRows) -> bool:
-        """Tell whether a header names the rows of a round, as far as that is known here.
+        """Return whether a header names the rows of a round, as far as the coordinator knows them.
 
-        Members name the list under their epoch's key: after a change of epoch the coordinator
-        knows their number alone, until the next statement.
+        Members name the list under their epoch's key. After a change of epoch, the coordinator
+        knows only the number of rows until the next statement.
         """
         wanted = self.rows_of(kind)
         unknown = self.rules.needs_reveal and self.base_state is None
@@ -424,8 +431,8 @@ class State:
         """Return the state after `number` was published.
 
         Args:
-            known: what is known of the model that it led to.
-            rows: that vectors cover from now on; None where clients have yet to say.
+            known: the digest of the resulting model, if known.
+            rows: the item rows that vectors cover from now on, or None until clients report them.
         """
         return replace(
             self,

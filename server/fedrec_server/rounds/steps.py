@@ -1,8 +1,9 @@
-"""A round of several steps: each is closed for good before the next one opens.
+"""Rounds of several steps. Each step is closed for good before the next one opens.
 
-Which steps there are the protection says (`fedrec.protection.round_protocol`). The first is taken
-while the round collects. Here is who may send what and when; whether enough arrived for the sum is
-`fedrec_server.stepped_rounds`'s question. A round of one step has no other than the vectors.
+The protection defines the steps (`fedrec.protection.round_protocol`). The first one is open while
+the round collects. This module decides which client may send what and when.
+`fedrec_server.stepped_rounds` decides whether enough arrived for the sum. A round of one step only
+collects vectors.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ def seconds_of(rules: Rules, phase: Phase) -> float:
 
 
 def invited(rules: Rules, round_: Round) -> Set[ClientId]:
-    """Return who is to send the message of the present step: who sent that of the one before."""
+    """Return the clients that send the current step's message: those that sent the one before."""
     return frozenset().union(*_invited(rules, round_))
 
 
 def is_invited(rules: Rules, round_: Round, client_id: ClientId) -> bool:
-    """Tell whether a client is to send a message of the present step; see `invited`."""
+    """Return whether a client is to send a message of the current step. See `invited`."""
     return any(client_id in some for some in _invited(rules, round_))
 
 
@@ -49,15 +50,15 @@ def _invited(rules: Rules, round_: Round) -> tuple[Collection[ClientId], ...]:
         return (round_.asked,)
     before = rules.steps.all[rules.steps.place(step.name) - 1]
     sent = round_.sent(before.name)
-    # A client that was left out of the sum still helps to read the others'.
+    # A client that was left out of the sum still helps to open it.
     return (sent, round_.accepted) if before.brings_vector else (sent,)
 
 
 def all_arrived(rules: Rules, round_: Round, gone: Set[ClientId]) -> bool:
-    """Tell whether every invited client sent its message of the present step.
+    """Return whether every invited client sent its message of the current step.
 
     Args:
-        gone: who is not waited for, and did not send it.
+        gone: clients that did not send it and are not awaited.
     """
     here = arrived(rules, round_)
     if len(here) + len(gone) < sum(map(len, _invited(rules, round_))):
@@ -66,7 +67,7 @@ def all_arrived(rules: Rules, round_: Round, gone: Set[ClientId]) -> bool:
 
 
 def arrived(rules: Rules, round_: Round) -> Set[ClientId]:
-    """Return whose message of the present step is here."""
+    """Return the clients whose message of the current step is here."""
     step = rules.steps.in_phase(round_.phase)
     if step is None or step.brings_vector:
         return round_.accepted.keys()
@@ -86,7 +87,7 @@ def task_of(rules: Rules, round_: Round, client_id: ClientId) -> StepTask | None
 def hear(
     rules: Rules, round_: Round, event: StepHeard, *, may_join: bool
 ) -> tuple[Round, tuple[Change, ...]]:
-    """Keep a client's message of the present step.
+    """Keep a client's message of the current step.
 
     Args:
         may_join: whether a client that was not asked may take part.
@@ -100,8 +101,8 @@ def hear(
     if kept is not None:
         if kept != message.body:
             raise ConflictingUpload(
-                f"Another message of this client for step {message.step} of round "
-                f"{round_.number} is kept already."
+                f"Another message of this client is already kept for step {message.step} of round "
+                f"{round_.number}."
             )
         return round_, (AlreadyCounted(round=round_.number, client_id=client_id),)
     present = rules.steps.in_phase(round_.phase)
@@ -110,7 +111,7 @@ def hear(
     asked = round_.asked
     if not is_invited(rules, round_, client_id):
         if not may_join:
-            raise RoundClosed(f"Round {round_.number} goes on without this client.")
+            raise RoundClosed(f"This client has dropped out of round {round_.number}.")
         asked = asked.adding({client_id})
     of_step = round_.sent(message.step).adding(client_id, message.body)
     round_ = replace(round_, asked=asked, messages={**round_.messages, message.step: of_step})
@@ -121,29 +122,30 @@ def hear(
 
 
 def check_sender(rules: Rules, round_: Round, client_id: ClientId) -> None:
-    """Refuse a vector that a round does not take.
+    """Refuse a vector that a round does not accept.
 
     Raises:
-        RoundClosed: when vectors are not, or no longer, collected, or not from this client.
+        RoundClosed: when the round collects no vectors now, or none from this client.
     """
     if round_.phase != rules.steps.vector.phase:
         raise RoundClosed(f"Round {round_.number} does not collect vectors now.")
     if not is_invited(rules, round_, client_id):
-        raise RoundClosed(f"Round {round_.number} goes on without this client.")
+        raise RoundClosed(f"This client has dropped out of round {round_.number}.")
 
 
 def close(
     rules: Rules, round_: Round, event: StepClosed, *, charged: bool = False
 ) -> tuple[Round, tuple[Change, ...]]:
-    """Go on to the next phase, without the clients that are left out.
+    """Begin the next phase without the clients that are left out.
 
-    Nothing happens for a phase that is over.
+    If the phase is already over, do nothing.
 
     Args:
         charged: whether the privacy ledger counts the round from now on.
 
     Raises:
-        RoundError: when fewer are left than a sum must have; those whose vector is in it may go.
+        RoundError: when fewer are left than a sum requires. Clients whose vector is in the sum may
+            drop out.
     """
     if round_.phase != event.phase:
         return round_, ()
@@ -152,7 +154,7 @@ def close(
         return round_, ()
     here = arrived(rules, round_) - event.left_out
     if rules.steps.is_until_vectors(round_.phase) and not is_enough(rules, round_, here):
-        raise RoundError(f"{len(here)} of the needed {rules.needed} clients are left.")
+        raise RoundError(f"{len(here)} of the required {rules.needed} clients are left.")
     after = rules.steps.after(round_.phase)
     ended = StepEnded(
         round=round_.number,
@@ -175,13 +177,13 @@ def close(
 
 
 def is_enough(rules: Rules, round_: Round, here: Collection[ClientId]) -> bool:
-    """Tell whether a round can go on with those whose message of the present step is here."""
+    """Return whether enough clients sent the current step's message for the round to continue."""
     whole = rules.summable(here)
     return rules.may_begin(whole) if round_.phase == COLLECTING else rules.suffices(whole)
 
 
 def without_vectors(rules: Rules, round_: Round, left_out: frozenset[ClientId]) -> Round:
-    """Return a round without some of the vectors; their clients go on taking part."""
+    """Return a round without some of the vectors. Their clients stay participants."""
     return replace(
         round_,
         accepted=Counted(without(round_.accepted, left_out)),
@@ -193,11 +195,11 @@ def without_vectors(rules: Rules, round_: Round, left_out: frozenset[ClientId]) 
 
 
 def without(found: Mapping[ClientId, T], left_out: frozenset[ClientId]) -> dict[ClientId, T]:
-    """Return what is there of the clients that are not left out."""
+    """Return the entries of the clients that are not left out."""
     return {client: value for client, value in found.items() if client not in left_out}
 
 
 def shortened(rules: Rules, round_: Round, now: float) -> Round:
-    """Return the round with no more time than a phase may take: a clock may be set back."""
+    """Return the round with no more than a phase's time left, even if the clock was set back."""
     latest = now + seconds_of(rules, round_.phase)
     return replace(round_, deadline_at=latest) if round_.deadline_at > latest else round_

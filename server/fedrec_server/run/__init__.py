@@ -1,1 +1,1 @@
-"""What one run consists of in memory: threads, waiting calls, journal, quality of the model."""
+"""The parts of a run in memory: threads, waiting calls, the journal and the model's quality."""

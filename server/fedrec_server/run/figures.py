@@ -1,6 +1,6 @@
-"""What operators are shown of published rounds: the model's quality, and what counted of whom.
+"""Figures of published rounds for operators: model quality, and each client's counted updates.
 
-Read from the store once, and followed from there: nothing is decided by it.
+They are read from the store once and then follow it. No decision depends on them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _PAGE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelQuality:
-    """What sums over all clients' users say.
+    """The metrics of the sums over all clients' users.
 
     Attributes:
-        round: the last published round that ranked held-out items; before the first such round
-            the last one that trained; 0 before that.
-        loss: of the last round that trained.
-        validation, test: of the last round that ranked such items.
-        untrained: what the untrained model gets on test; only the last round measures it.
+        round: the last published round that ranked held-out items. Before the first such round, the
+            last one that trained, or 0.
+        loss: the loss of the last round that trained.
+        validation, test: the metrics of the last round that ranked such items.
+        untrained: the untrained model's metrics on test. Only the last round measures them.
     """
 
     round: RoundId = NO_ROUND
@@ -46,7 +46,7 @@ class ModelQuality:
     untrained: Rates | None = None
 
     def after(self, round_id: RoundId, values: Iterable[int]) -> ModelQuality:
-        """Return what is known once a further round's metric sums are."""
+        """Return the quality after the metric sums of one more round."""
         given = np.array(list(values), dtype=np.int64)
         if len(given) != len(METRIC_NAMES):
             return self
@@ -64,7 +64,7 @@ class ModelQuality:
         )
 
     def figures(self) -> dict[str, Any]:
-        """Return the numbers that operators are shown, by name."""
+        """Return the figures for operators, by name."""
         validation, test = self.validation, self.test
         return {
             "loss": self.loss,
@@ -76,16 +76,16 @@ class ModelQuality:
 
 
 class LatestQuality:
-    """Remembers the newest of everything that rounds measured."""
+    """Remembers the newest value of everything that rounds measured."""
 
     def __init__(self) -> None:
         self.quality = ModelQuality()
 
     def read(self, store: Store) -> None:
-        """Take what the journal knows, from its end as far back as it takes; in the store's thread.
+        """Read the journal from its end, as far back as needed. Runs in the store's thread.
 
-        A round of every kind that measures is among the newest entries, so that a long run's
-        journal is not read to its beginning.
+        The newest entries include a round of every measuring kind, so even a long run's journal is
+        not read to its beginning.
         """
         before = store.last_entry()
         newest: list[tuple[RoundId, list[int]]] = []
@@ -103,7 +103,7 @@ class LatestQuality:
         self.quality = found
 
     def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
-        """Take what was just committed."""
+        """Follow committed changes."""
         for change in changes:
             if isinstance(change, RoundPublished):
                 self._take(change.round, change.metrics)
@@ -119,27 +119,27 @@ class LatestQuality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedSoFar:
-    """What published rounds counted of a client."""
+    """The counted updates of one client in published rounds."""
 
     round: RoundId = NO_ROUND
     n_bytes: int = 0
 
 
 class CountedUpdates:
-    """What published rounds counted of each client."""
+    """The counted updates of each client in published rounds."""
 
     def __init__(self) -> None:
         self._found: dict[ClientId, CountedSoFar] = {}
 
     def read(self, store: Store) -> None:
-        """Take what the store has; in the store's thread."""
+        """Read the store. Runs in the store's thread."""
         self._found = {
             client_id: CountedSoFar(round=last, n_bytes=n_bytes)
             for client_id, (last, n_bytes) in store.counted_by_client().items()
         }
 
     def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
-        """Take what was just published."""
+        """Follow published rounds."""
         published = any(isinstance(change, RoundPublished) for change in changes)
         if not published or before.current is None:
             return
@@ -151,5 +151,5 @@ class CountedUpdates:
                 self._found[client_id] = CountedSoFar(round=header.round, n_bytes=n_bytes)
 
     def of(self, client_id: ClientId) -> CountedSoFar:
-        """Return what was counted of a client."""
+        """Return a client's counted updates."""
         return self._found.get(client_id, CountedSoFar())

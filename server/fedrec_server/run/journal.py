@@ -1,4 +1,4 @@
-"""What operators get to see of a run: one line for each change, without anybody's name."""
+"""The journal of a run for operators: one line for each change, without any client's name."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ Fields = dict[str, Any]
 
 
 def log_entry(run: str, entry: Entry, *, published: RoundId | None = None) -> None:
-    """Write a journal line to the log, metric sums as what they mean.
+    """Write a journal line to the log, with metric sums converted to metrics.
 
     Args:
-        published: the last published round, where it is known, for lines about no single one.
+        published: the last published round, if known, for lines that are not about a single round.
     """
     fields = json.loads(entry.fields_json)
     measured = _measured(fields.pop("metrics", []))
@@ -53,7 +53,7 @@ def log_entry(run: str, entry: Entry, *, published: RoundId | None = None) -> No
 
 
 def _measured(values: list[int]) -> dict[str, float]:
-    """Return the loss and the model's rates, where a sum has them."""
+    """Return the loss and the model's metrics, if a sum has them."""
     if len(values) != len(METRIC_NAMES):
         return {}
     sums = MetricSums(np.array(values, dtype=np.int64))
@@ -66,7 +66,7 @@ def _measured(values: list[int]) -> dict[str, float]:
 
 
 def entry_of(change: Change, at: float) -> Entry | None:
-    """Return the journal's line on a change; None where it is not worth one."""
+    """Return the journal's line for a change, or None if it needs none."""
     line = partial(_entry, at)
     match change:
         case ClientJoined() | AlreadyCounted() | ReportKept() | StepKept():
@@ -133,7 +133,7 @@ def _entry(at: float, event: str, round_id: RoundId, **fields: Any) -> Entry:
 
 
 def _charged(charged: bool) -> Fields:
-    """Return that the privacy ledger counts the round where it begins to."""
+    """Return a field with whether the privacy ledger begins to count the round."""
     return {"charged": True} if charged else {}
 
 

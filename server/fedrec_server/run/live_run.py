@@ -1,4 +1,4 @@
-"""One run on one store: where it stands, and the one way in which that changes."""
+"""One run on one store: its state, and the only way to change it."""
 
 from __future__ import annotations
 
@@ -27,30 +27,32 @@ from fedrec_server.store.durable_files import Failpoint, no_failpoint, update_na
 from fedrec_server.store.store import Entry, Store
 
 FULL_SECONDS = 30.0
-"""A disk that refused nothing for so long, while clients tried again, has space."""
+"""Seconds without a refused write, while clients retried, after which the disk is assumed to have
+space.
+"""
 REFUSED_EVERY_SECONDS = 60.0
-"""At most one line of the log tells of it in so long."""
+"""Seconds between two log lines about a full disk."""
 Listener = Callable[[State, tuple[Change, ...]], None]
-"""Hears of the state before, and of what was just committed."""
+"""A function that is called with the previous state and the committed changes."""
 
 
 class LiveRun:
-    """What every part of a coordinator shares of its run.
+    """The state of a run, shared by all parts of a coordinator.
 
-    All state changes go through `step` and one transaction, one after another; database and sum
+    All state changes go through `step` and one transaction, one after another. Database and sum
     belong to a single worker thread.
 
     Attributes:
         federation: the constant part, in the key epoch of `state`.
-        state: where the run stands.
-        presence: which members are there.
-        lock: held by the caller that changes the state.
-        work: threads for what blocks, and work that outlives its call.
-        listeners: hear of every change once it is durable.
-        advance: what follows by itself once something happened; the engine says what.
+        state: the run's current state.
+        presence: the members that are present.
+        lock: the caller that changes the state holds it.
+        work: threads for blocking work, and work that outlives its call.
+        listeners: called with every change once it is durable.
+        advance: does what follows automatically from a change. The engine sets it.
         stopping: the process is about to end.
-        watchers: are woken when the journal grew.
-        halted: nothing may change any more, because of `problem`; the process has to end.
+        watchers: woken when the journal grows.
+        halted: no change is allowed any more, because of `problem`, and the process must end.
     """
 
     def __init__(
@@ -85,25 +87,25 @@ class LiveRun:
         return self.store.run
 
     def protection_of(self, kind: RoundKind) -> Protection:
-        """Return the protection of a round's vector, over the rows that travel now."""
+        """Return the protection of a round's vector, over the rows that currently travel."""
         return self.federation.protection_of(kind, self.state.rows_of(kind))
 
     def read_update(self, header: UploadHeader) -> bytes:
         """Return a counted update's bytes.
 
         Raises:
-            DamagedFile: it cannot be read any more.
+            DamagedFile: it is no longer readable.
         """
         name = update_name(header.round, header.client_id)
         return self.store.spool.read(name, header.blob)
 
     @property
     def disk_full(self) -> str:
-        """What the disk refused lately for want of space; empty while it takes all."""
+        """The last write that failed on a full disk, or an empty string if writes succeed."""
         return "" if self._full is None else self._full[1]
 
     def look_at_disk(self) -> None:
-        """Forget a full disk once it refused nothing for a while."""
+        """Forget a full disk once no write has failed for a while."""
         if self._full is not None and self.clock.now() >= self._full[0] + FULL_SECONDS:
             self._full = None
             structlog.get_logger().info("disk takes what is written", run=self.name)
@@ -119,19 +121,19 @@ class LiveRun:
             log.warning(event, why=error.message, remedy=error.remedy)
 
     def halt(self, problem: FedrecError) -> None:
-        """Let nothing change any more."""
+        """Allow no further changes."""
         self.problem = problem
         self.halted.set()
 
     def advance_soon(self) -> None:
-        """Do what follows by itself, in the background."""
+        """Advance in the background."""
         self.work.background(self.advance())
 
     async def apply(self, event: Event) -> tuple[Change, ...]:
-        """Step, commit, then tell the listeners; the caller holds `lock`.
+        """Step, commit, then call the listeners. The caller holds `lock`.
 
         Raises:
-            FedrecError: the state is as before.
+            FedrecError: the state is unchanged.
         """
         state, changes = step(self.state, event)
         await self.commit(state, changes)
@@ -140,13 +142,13 @@ class LiveRun:
     async def commit(
         self, state: State, changes: tuple[Change, ...], *, federation: Federation | None = None
     ) -> None:
-        """Commit what steps decided in one transaction; the caller holds `lock`.
+        """Commit the decisions of steps in one transaction. The caller holds `lock`.
 
         Args:
-            federation: in the key epoch of the new state, where that begins one.
+            federation: the federation in the new state's key epoch, if one begins.
 
         Raises:
-            FedrecError: the state is as before.
+            FedrecError: the state is unchanged.
         """
         self._check_store()
         lasts = any(not isinstance(change, VOLATILE) for change in changes)
@@ -155,13 +157,13 @@ class LiveRun:
         self._go_on(state, changes, entries)
 
     async def commit_what(self, take: Callable[[], Step]) -> None:
-        """Decide and commit in the store's thread at once; the caller holds `lock`.
+        """Decide and commit in one go in the store's thread. The caller holds `lock`.
 
         Args:
-            take: steps on from the present state.
+            take: returns the next state and the changes, given the current state.
 
         Raises:
-            FedrecError: the state is as before.
+            FedrecError: the state is unchanged.
         """
         self._check_store()
 
@@ -173,12 +175,12 @@ class LiveRun:
 
     def _check_store(self) -> None:
         if self.work.lost.is_set():
-            raise StorageError("The store failed; the coordinator stops.")
+            raise StorageError("The store failed, so the coordinator stops.")
         if self.problem is not None:
             raise self.problem
 
     def _write(self, changes: tuple[Change, ...]) -> list[Entry]:
-        """Make changes durable and return their lines in the journal; in the store's thread."""
+        """Make changes durable. Return their journal lines. Runs in the store's thread."""
         now = self.clock.now()
         entries = [entry for change in changes if (entry := entry_of(change, now))]
         durable = [change for change in changes if not isinstance(change, VOLATILE)]
@@ -187,7 +189,7 @@ class LiveRun:
         return entries
 
     def _go_on(self, state: State, changes: tuple[Change, ...], entries: list[Entry]) -> None:
-        """Go on from what is durable."""
+        """Continue from the durable state."""
         before, self.state = self.state, state
         for entry in entries:
             log_entry(self.name, entry, published=state.published)
@@ -197,11 +199,11 @@ class LiveRun:
             listener(before, changes)
 
     async def fail(self, round_id: RoundId, reason: str, error: FedrecError) -> None:
-        """Give the round in progress up; the caller holds `lock`."""
+        """Abandon the round in progress. The caller holds `lock`."""
         log = structlog.get_logger().bind(run=self.name, round=round_id)
         log.error("round failed", reason=reason, why=error.message)
         await self.apply(Failed(now=self.clock.now(), round=round_id, reason=reason))
 
 
 async def _nothing() -> None:
-    """Do nothing: no engine was put around the run yet."""
+    """Do nothing, because no engine surrounds the run yet."""

@@ -1,4 +1,4 @@
-"""Who is there: clients that wait for a task now, or were heard of lately; who is ahead."""
+"""The presence of clients: which wait for a task, called recently, or know of later rounds."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fedrec_server.rounds.state import NO_ROUND, State
 
 LIVE_SECONDS = 30.0
 BACK_SECONDS = 10.0
-"""A client that is started anew at once costs nobody the round in progress."""
+"""Seconds for which a client may restart without being missed in the round in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodbye:
-    """The last word of a client that ended.
+    """The goodbye of a client that ended.
 
     Attributes:
-        code: of the error that ended it; empty where it was told to stop, or is done.
+        code: the code of the error that ended it, or empty if it was stopped or is done.
         had_begun: whether it had asked for a task before.
     """
 
@@ -32,7 +32,7 @@ class Goodbye:
 
 
 class Presence:
-    """Remembers when each roster client was heard of; forgotten with the process."""
+    """Remembers the last call of each roster client. Forgotten with the process."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -46,58 +46,58 @@ class Presence:
         self._releases: dict[ClientId, str] = {}
 
     def now(self) -> float:
-        """Return the time by the clock that calls are noted by."""
+        """Return the time on the clock that calls are recorded by."""
         return self._clock.now()
 
     def heard(self, client_id: ClientId) -> None:
-        """Note a call of a client; one that said goodbye is back."""
+        """Record a call of a client. A client that said goodbye is back."""
         self._seen[client_id] = self._clock.now()
         self._silent.discard(client_id)
         self._ended.pop(client_id, None)
 
     def reports(self, client_id: ClientId, version: RoundId) -> bool:
-        """Note a model that is newer than the run; tell whether that is news."""
+        """Record a model that is newer than the run. Return whether that is news."""
         is_news = self._versions.get(client_id) != version
         self._versions[client_id] = version
         return is_news
 
     def furthest(self) -> tuple[ClientId, RoundId] | None:
-        """Return who reported the newest model, of those that were newer than the run."""
+        """Return the client with the newest model, if any was newer than the run."""
         return max(self._versions.items(), key=lambda one: one[1], default=None)
 
     def joined(self, client_id: ClientId, release: str = "") -> None:
-        """Note that a member began: no round counts on it before it asks for a task.
+        """Record that a member started. Rounds count on it once it asks for a task.
 
         Args:
-            release: of fedrec, which it runs.
+            release: the release of fedrec that it runs.
         """
         self._joined[client_id] = self._clock.now()
         self._ended.pop(client_id, None)
         self._releases[client_id] = release or self.release_of(client_id)
 
     def ended(self, client_id: ClientId, code: str = "") -> None:
-        """Note that a client ended, by its own word, until its next call.
+        """Record that a client ended, as it reported, until its next call.
 
         Args:
-            code: of the error that ended it, or with which it was refused.
+            code: the code of the error that ended it or of its refusal.
         """
         known = client_id in self._seen and client_id not in self._ended
         had_begun = known and not self.idle_since(client_id)
         self._ended[client_id] = Goodbye(at=self._clock.now(), code=code, had_begun=had_begun)
 
     def goodbye_of(self, client_id: ClientId) -> Goodbye | None:
-        """Return a client's last word, where it ended; None for one that did not say so."""
+        """Return the goodbye of a client that ended, or None."""
         return self._ended.get(client_id)
 
     def gone(self) -> frozenset[ClientId]:
-        """Return who ended and did not come back at once."""
+        """Return the clients that ended and did not come back at once."""
         until = self._clock.now() - BACK_SECONDS
         return frozenset(one for one, said in self._ended.items() if said.at <= until)
 
     def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
-        """Count as away who was asked in a round that was given up and did not answer.
+        """Mark clients as absent that did not answer an abandoned round.
 
-        Asked again at once, a client that was killed would cost round after round.
+        If a killed client was asked again at once, it would cost round after round.
         """
         if before.current is None:
             return
@@ -106,7 +106,7 @@ class Presence:
 
     @contextmanager
     def waiting(self, client_id: ClientId, model: RoundId = NO_ROUND) -> Iterator[None]:
-        """Count a client as live while it waits.
+        """Count a client as present while it waits.
 
         Args:
             model: the published round that its model contains.
@@ -117,7 +117,7 @@ class Presence:
         try:
             yield
         finally:
-            # The wait of a client that said goodbye meanwhile ends after that.
+            # If the client ended meanwhile, its wait ends after its goodbye.
             if client_id not in self._ended:
                 self.heard(client_id)
             self._waiting[client_id] -= 1
@@ -126,21 +126,21 @@ class Presence:
 
     @property
     def seen(self) -> frozenset[ClientId]:
-        """Return who ever began or was heard of."""
+        """Return the clients that ever started or called."""
         return frozenset(self._seen.keys() | self._joined.keys())
 
     def idle_since(self, client_id: ClientId) -> float:
-        """Return when a client began that asked for nothing since; 0 for any other."""
+        """Return when a client started, if it has asked for nothing since. Otherwise 0."""
         began = self._joined.get(client_id, 0.0)
         return began if began > self.last_heard(client_id) else 0.0
 
     def last_heard(self, client_id: ClientId | None) -> float:
-        """Return when a client was last heard of, or waited; 0 where it never was."""
+        """Return when a client last called or waited, or 0 if it never did."""
         here = client_id in self._waiting and client_id not in self._ended
         return self._clock.now() if here else self._seen.get(client_id or ClientId(""), 0.0)
 
     def is_silent(self, client_id: ClientId) -> bool:
-        """Tell whether a client did not answer a round that was given up, nor called since."""
+        """Return whether a client did not answer an abandoned round and has not called since."""
         return client_id in self._silent
 
     def model_of(self, client_id: ClientId) -> RoundId:
@@ -148,22 +148,25 @@ class Presence:
         return self._models.get(client_id, NO_ROUND)
 
     def release_of(self, client_id: ClientId) -> str:
-        """Return the release that a client runs; empty where it did not say."""
+        """Return the release that a client runs, or an empty string if it is unknown."""
         return self._releases.get(client_id, "")
 
     @property
     def waiters(self) -> frozenset[ClientId]:
-        """Return who waits now."""
+        """Return the clients that are waiting now."""
         return frozenset(self._waiting.keys() - self._ended.keys())
 
     def reaches(self, count: int) -> bool:
-        """Tell whether so many clients are there; cheap while few ever came or many wait."""
+        """Return whether at least this many clients are present.
+
+        Fast if few ever came or many wait.
+        """
         if len(self._waiting) >= count:
             return True
         return len(self._seen) >= count and len(self.live()) >= count
 
     def live(self) -> frozenset[ClientId]:
-        """Return who is there now."""
+        """Return the clients that are present."""
         since = self._clock.now() - LIVE_SECONDS
         recent = {client_id for client_id, at in self._seen.items() if at >= since}
         return frozenset(((recent - self._silent) | self._waiting.keys()) - self._ended.keys())

@@ -1,4 +1,4 @@
-"""Blocking work in threads, and long polls that are woken when there is news for them."""
+"""Blocking work in threads, and long polls that wake when there is news for them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Waiter:
-    """Hears of news also while it looks, and does not wait as yet."""
+    """A waiting call. It also notices news while it checks the state."""
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """End the present wait, or the next one."""
+        """End the current wait, or the next one."""
         self._woken.set()
 
     def forget(self) -> None:
-        """Forget what came before: it is in what is looked at from here on."""
+        """Forget earlier news. The state that is checked next includes it."""
         self._woken.clear()
 
     async def wait(self, seconds: float) -> bool:
-        """Wait until there is news since the last `forget`; False when the time is over."""
+        """Wait for news since the last `forget`. Return False if the time is over."""
         try:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
@@ -48,14 +48,14 @@ class Waiters(Generic[K]):
         self._listening: dict[K, set[Waiter]] = {}
 
     def __len__(self) -> int:
-        """Return how many keys listen."""
+        """Return the number of listening keys."""
         return len(self._listening)
 
     @contextmanager
     def listening(self, key: K) -> Iterator[Waiter]:
-        """Hear of all that happens in the block: there, forget, look, wait, and begin again.
+        """Receive all news in the block. In it: forget, check the state, wait, and repeat.
 
-        Who looked before it would miss what comes between the look and the wait.
+        A caller that checked the state before the block would miss news in between.
         """
         waiter = Waiter()
         mine = self._listening.setdefault(key, set())
@@ -68,28 +68,28 @@ class Waiters(Generic[K]):
                 del self._listening[key]
 
     def wake(self, keys: Iterable[K]) -> None:
-        """Wake some."""
+        """Wake some keys."""
         for key in keys:
             for waiter in self._listening.get(key, ()):
                 waiter.wake()
 
     def wake_all(self) -> None:
-        """Wake everybody."""
+        """Wake all keys."""
         self.wake(tuple(self._listening))
 
 
 INCOMING_THREADS = 8
-"""Mostly waiting for the disk."""
+"""Number of threads. They mostly wait for the disk."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Work:
-    """One thread for the store and the sum, a few for bytes that nobody counts yet.
+    """One thread for the store and the sum, and a few for bytes that do not count yet.
 
-    `lost` is set when the store can no longer be believed, as `why_lost` says: the process has to
-    end. `on_refused` hears of everything that the disk refused.
+    `lost` is set when the store's state is unknown, for the reason in `why_lost`. The process must
+    then end. `on_refused` is called with every write that the disk refused.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Work:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run blocking work in the store's thread, one after another."""
+        """Run blocking work in the store's thread, one call after another."""
         with self._noting():
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._store, partial(work, *args, **kwargs))
@@ -113,7 +113,7 @@ class Work:
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
-        """Note that the store is lost, or that the disk refused something."""
+        """Record that the store is lost, or that the disk refused a write."""
         try:
             yield
         except DurabilityLost as error:
@@ -127,11 +127,11 @@ class Work:
             raise
 
     async def uninterrupted(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run work to its end even where the caller hangs up in between."""
+        """Run work to its end, even if the caller hangs up in between."""
         return await asyncio.shield(self.background(work))
 
     def background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run work that nobody has to wait for."""
+        """Run work in the background."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._forget)

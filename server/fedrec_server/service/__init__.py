@@ -1,1 +1,1 @@
-"""What clients and operators call over gRPC: who may call, limits of calls, messages as values."""
+"""The gRPC services for clients and operators: callers, limits, and messages as values."""

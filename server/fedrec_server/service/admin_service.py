@@ -1,4 +1,4 @@
-"""The Admin service: how far the run is, what happened, how to end it, and newer keys."""
+"""The Admin service: a run's status and events, its end, and new key epochs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Message = Any
 
 
 class AdminService(AdminServicer):
-    """What operators and the key authority call.
+    """The calls of operators and the key authority.
 
     Args:
         engine: the run.
-        page: what browsers are shown; None where nothing is served.
+        page: the page for browsers, or None if none is served.
     """
 
     def __init__(self, engine: Engine, page: Page | None = None) -> None:
@@ -42,13 +42,13 @@ class AdminService(AdminServicer):
         self._names = (f"watcher {number}" for number in itertools.count())
 
     async def GetStatus(self, request: Message, context: Message) -> Message:
-        """Tell how far the run is."""
+        """Return the run's status."""
         run = self._engine.run
         last_event = await run.work.in_thread(run.store.last_entry)
         return status_of(self._engine, last_event=last_event)
 
     async def WatchEvents(self, request: Message, context: Message) -> AsyncIterator[Message]:
-        """Send the journal from where the operator's view ends, and go on if asked to."""
+        """Send the journal from the operator's last entry, and follow it if asked to."""
         run = self._engine.run
         after = check_number(request.after_event, "request.after_event")
         with run.watchers.listening(next(self._names)) as news:
@@ -79,13 +79,13 @@ class AdminService(AdminServicer):
         return admin_pb2.StopRunReply(message="The run ends with the round in progress.")
 
     async def ListApplicants(self, request: Message, context: Message) -> Message:
-        """Tell the key authority who asked to become a member."""
+        """Send the key authority the list of applicants."""
         roster = self._engine.run.federation.keys.roster
         found = self._engine.applications.waiting(roster)
         return admin_pb2.Applicants(application=found)
 
     async def InstallEpoch(self, parts: AsyncIterator[Message], context: Message) -> Message:
-        """Take in the public bundle of a new key epoch; answered when it is durable."""
+        """Accept the public bundle of a new key epoch. The answer comes when it is durable."""
         blob = BLOB.from_proto(await next_part(parts, "blob"), "blob")
         assembler = Assembler(blob.length, blob.digest, max_bytes=MAX_EPOCH_BYTES)
         async for chunk in chunks_of(parts):
@@ -94,13 +94,13 @@ class AdminService(AdminServicer):
         return admin_pb2.InstallEpochReply(epoch=epoch, began=began)
 
     async def OpenPage(self, request: Message, context: Message) -> Message:
-        """Tell where the page is, with a link where one is needed to look at it."""
+        """Return the page's address, with a link if access needs one."""
         if self._page is None:
             raise SettingsError(
                 "This coordinator serves no page.",
-                remedy="Set coordinator.page, as in 127.0.0.1:7448, and start it again.",
+                remedy="Set coordinator.page, such as 127.0.0.1:7448, and restart it.",
             )
-        # Where no page is served there may be no web server to import.
+        # Without a page, a web server need not be installed.
         from fedrec_server.page.serving import LINK_SECONDS
 
         link = self._page.new_link()

@@ -1,7 +1,7 @@
-"""What every call passes: limits of calls and streams, who sends what; how errors leave.
+"""Checks for every call: limits of calls and streams, allowed callers, and translated errors.
 
-A stream that says nothing costs next to nothing: only what is behind a verified header takes one of
-the places that bound memory, and each client has one at a time.
+A silent stream costs next to nothing. Only streams with a verified header take one of the slots
+that bound memory, and each client has one at a time.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from fedrec_server.store.durable_files import DurabilityLost
 
 STREAMS_OF_CALLER = 20
 HEADER_SECONDS = 5.0
-"""For the first message of a stream, which is small and says what the stream is."""
+"""Limit of a stream's first message, which is small and announces the stream's content."""
 SILENT_SECONDS = 30.0
 SLOWEST_BYTES = 16 << 10
-"""A second, on average over `WINDOW_SECONDS` of waiting for the sender."""
+"""Bytes a second, on average over `WINDOW_SECONDS` of waiting for the sender."""
 WINDOW_SECONDS = 60.0
 
 
 class StreamLimits:
-    """Bounds the streams of each caller, whatever connections they come by."""
+    """Bounds the streams of each caller over all its connections."""
 
     def __init__(self, *, streams_of_caller: int = STREAMS_OF_CALLER) -> None:
         self._most = streams_of_caller
@@ -50,7 +50,7 @@ class StreamLimits:
         """Count one stream of a caller while it is open.
 
         Raises:
-            TooLarge: when the caller has too many open already.
+            TooLarge: when the caller already has too many open.
         """
         if self._open[caller] >= self._most:
             raise TooLarge(
@@ -74,18 +74,18 @@ async def heard_in_time(
     slowest_bytes: float = SLOWEST_BYTES,
     window_seconds: float = WINDOW_SECONDS,
 ) -> AsyncIterator[bytes]:
-    """Yield a stream's messages and cut it when it is silent for too long, or too slow.
+    """Yield a stream's messages. Cut the stream if it is silent for too long, or too slow.
 
-    Only the time that the sender takes counts.
+    Only time spent waiting for the sender counts.
 
     Args:
-        first_seconds: for the first message.
-        silent_seconds: for each further one.
-        slowest_bytes: a second, on average over a window.
-        window_seconds: after how much waiting the average is looked at.
+        first_seconds: the longest wait for the first message.
+        silent_seconds: the longest wait for each further one.
+        slowest_bytes: the least number of bytes a second, on average over a window.
+        window_seconds: the waiting time after which the average is checked.
 
     Raises:
-        CorruptUpload: the upload can go on in another call.
+        CorruptUpload: the upload can resume in another call.
     """
     now = asyncio.get_running_loop().time
     allowed, waited, heard = first_seconds, 0.0, 0
@@ -109,15 +109,15 @@ async def heard_in_time(
             waited, heard = 0.0, 0
         allowed = silent_seconds
         yield part
-        # A megabyte that is not to be held while the next one arrives.
+        # Releases up to a megabyte before the next message arrives.
         del part
 
 
 async def next_part(parts: AsyncIterator[Message], kind: str) -> Message:
-    """Return the next part, which must be of a kind.
+    """Return the next part of a stream, which must be of this kind.
 
     Raises:
-        ProtocolError: when it is of another, or the stream has ended.
+        ProtocolError: when it is of another kind, or the stream has ended.
     """
     try:
         return _expect(await anext(parts), kind)
@@ -126,28 +126,28 @@ async def next_part(parts: AsyncIterator[Message], kind: str) -> Message:
 
 
 async def chunks_of(parts: AsyncIterator[Message | ByteChunk]) -> AsyncIterator[ByteChunk]:
-    """Yield the rest of a stream, which must hold chunks alone.
+    """Yield the rest of a stream, which must consist of chunks.
 
     Raises:
-        ProtocolError: when it holds something else.
+        ProtocolError: when it has another part.
     """
     async for part in parts:
         if not isinstance(part, ByteChunk):
             _expect(part, "chunk")
         yield part
-        # Not to be held while the next one arrives.
+        # Release it before the next one arrives.
         del part
 
 
 def _expect(part: Message, kind: str) -> Message:
-    """Return the content of a part, which must be of a kind.
+    """Return the content of a part, which must be of this kind.
 
     Raises:
-        ProtocolError: when it is of another.
+        ProtocolError: when it is of another kind.
     """
     found = "chunk" if isinstance(part, ByteChunk) else part.WhichOneof("part")
     if found != kind:
-        raise ProtocolError(f"The stream holds {found or 'nothing'} where {kind} belongs.")
+        raise ProtocolError(f"The stream has {found or 'nothing'}, expected {kind}.")
     return getattr(part, kind)
 
 
@@ -155,7 +155,7 @@ HEALTH = "/grpc.health.v1.Health/"
 ENDLESS = ("/fedrec.wire.v1.Admin/WatchEvents",)
 CALL_SECONDS = 15 * 60.0
 STREAM_SECONDS = 3 * 3600.0
-"""Streams get the time that a slow line needs; they are cut sooner when they are silent."""
+"""Deadline of streams: the time that a slow line needs. Silent streams are cut sooner."""
 
 Read = Callable[[bytes], Message]
 _STREAMS: dict[str, type[Message]] = {
@@ -167,15 +167,15 @@ _STREAMS: dict[str, type[Message]] = {
 
 
 class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped
-    """Checks calls before a method sees them and translates what it raises.
+    """Checks calls before a method sees them, and translates errors.
 
-    Nothing of a message is read before it is known who sends it.
+    No part of a message is read before its sender is known.
 
     Args:
-        callers: looks up who calls.
-        limits: of incoming streams.
-        stopping: tells whether the coordinator takes no more calls.
-        on_refused: hears which method's call is answered with which error.
+        callers: identifies the caller.
+        limits: the limits of incoming streams.
+        stopping: returns whether the coordinator accepts no more calls.
+        on_refused: called with the method and the error of each refused call.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
         method: str = details.method
         if handler is None or method.startswith(HEALTH):
             return handler
-        # Made once for each method: ten thousand clients that wait call the same one.
+        # Created once for each method: ten thousand waiting clients call the same one.
         known = self._guarded.get(method)
         if known is None or known[0] is not handler:
             make = self._streaming if handler.response_streaming else self._answering
@@ -237,7 +237,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
         read, write = handler.request_deserializer, handler.response_serializer
 
         def written(part: Message | bytes) -> bytes:
-            """Return a part's bytes; one that holds a chunk comes as these."""
+            """Return a part's bytes. A part with a chunk is returned as its bytes."""
             return part if isinstance(part, bytes) else write(part)
 
         async def guarded(request: Message, context: Context) -> AsyncIterator[Message]:
@@ -261,10 +261,10 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
         if self._on_refused is not None:
             self._on_refused(method, error)
         if isinstance(error, NotInRoster):
-            # So that a member of a later epoch knows that this coordinator is behind.
+            # Tells a member of a later epoch that this coordinator is behind.
             error.epoch = self._callers.epoch
         if isinstance(error, DurabilityLost):
-            error = Unreachable("The store failed; the coordinator stops.")
+            error = Unreachable("The store failed, so the coordinator stops.")
         incident = self._refusals.tell(error, method, self._callers.name_of(context))
         code, message, metadata = to_details(error, incident=incident)
         await context.abort(code, message, metadata)
@@ -272,7 +272,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
 
     def _check(self, method: str, context: Context, *, streams: bool) -> Caller:
         if self._stopping():
-            raise CoordinatorStopping("It answers again once it has been restarted.")
+            raise CoordinatorStopping("It answers again after a restart.")
         caller = self._callers.of(context)
         self._callers.check(caller, method)
         if method in ENDLESS or method.startswith(REFLECTION):
@@ -295,7 +295,7 @@ def _read(raw: bytes, read: Read, caller: Caller) -> Message:
 
 
 async def _received(context: Context) -> AsyncIterator[bytes]:
-    # gRPC's own iterator holds a message until the next one has arrived.
+    # gRPC's own iterator keeps a message until the next one has arrived.
     while (raw := await context.read()) is not grpc.aio.EOF:
         yield raw
         del raw
@@ -304,5 +304,5 @@ async def _received(context: Context) -> AsyncIterator[bytes]:
 async def _parts(parts: AsyncIterator[bytes], read: Read, caller: Caller) -> AsyncIterator[Message]:
     async for raw in parts:
         yield _read(raw, read, caller)
-        # Not to be held while the next one arrives.
+        # Release it before the next one arrives.
         del raw

@@ -1,8 +1,8 @@
-"""Who calls, what that one may ask for, and the log of what was refused.
+"""Identify callers, check what they may call, and log refusals.
 
-The handshake let in every holder of a certificate of the key authority's. Who that is now follows
-from the roster in force, looked up at every call, so that a removed member is refused at its next
-one, and never from what a message says.
+The handshake admits every holder of a certificate from the key authority. The roster in force then
+gives the caller's role. It is looked up at every call, so that a removed member is refused at its
+next one. A message's own claims never count.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REFLECTION = "/grpc.reflection."
 SUMS = frozenset(
     f"/fedrec.wire.v1.Coordinator/{name}" for name in ("FetchContribution", "FetchSum")
 )
-"""The revealer fetches these, who opens sums, and nobody else."""
+"""Methods for the revealer only, which opens sums."""
 MAX_OPERATORS_BYTES = 1 << 20
 
 Role = Literal["member", "revealer", "operator", "applicant"]
@@ -45,20 +45,21 @@ Context = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Somebody with a certificate of the federation.
+    """A party with a certificate of the federation.
 
     Attributes:
-        client_id: of a member or the revealer; empty for others.
+        client_id: the id of a member or the revealer, or empty for others.
     """
 
     role: Role
     client_id: ClientId
 
     def check_named(self, message: Message) -> None:
-        """Refuse a message that is said to be somebody else's.
+        """Refuse a message in another party's name.
 
         Raises:
-            WrongIdentity: its client id, or its header's or statement's, is not the caller's.
+            WrongIdentity: the client id in the message, its header or its statement is not the
+                caller's.
         """
         fields = message.DESCRIPTOR.fields_by_name
         if "part" in message.DESCRIPTOR.oneofs_by_name:
@@ -72,11 +73,11 @@ class Caller:
 
 
 class Callers:
-    """Looks up who calls.
+    """Identifies callers.
 
     Args:
         roster: returns the roster in force.
-        operators: the operators' certificates, one after the other; read at every call of theirs.
+        operators: file with the operators' certificates, read at each of their calls.
 
     Raises:
         KeysError: the operators' file cannot be used.
@@ -94,7 +95,7 @@ class Callers:
         return self._roster().epoch
 
     def of(self, context: Context) -> Caller:
-        """Return who makes a call.
+        """Return the caller of a call.
 
         Raises:
             NotInRoster: neither the roster nor the operators' list has the certificate's key.
@@ -111,13 +112,13 @@ class Callers:
         if key in self._operators_keys():
             return Caller(role="operator", client_id=ClientId(""))
         raise NotInRoster(
-            f"The certificate's key is nobody's in epoch {roster.epoch}, nor an operator's."
+            f"The certificate's key is not a member's in epoch {roster.epoch}, nor an operator's."
         )
 
     def name_of(self, context: Context) -> str:
-        """Return what people call a caller, for the log; empty where its certificate says nothing.
+        """Return a caller's readable name for the log, or an empty string.
 
-        A member is called by its label, an applicant by the name on its invitation.
+        A member's name is its label, an applicant's the name on its invitation.
         """
         certificate = certificate_of(context)
         try:
@@ -129,29 +130,29 @@ class Callers:
         return self._roster().holder(client_id).label or client_id[:16]
 
     def check(self, caller: Caller, method: str) -> None:
-        """Refuse calls that are not for this caller.
+        """Refuse calls that this caller may not make.
 
         Raises:
-            NotInRoster: an applicant calls what members call.
-            RefusedError: the call is for others.
+            NotInRoster: an applicant calls a method for members.
+            RefusedError: the call is for other roles.
         """
         if caller.role in self._allowed(method):
             return
         if caller.role == "applicant":
-            raise NotInRoster("An invitation is good for an application and for nothing else.")
+            raise NotInRoster("An invitation only allows an application.")
         name = method.rpartition("/")[2]
-        raise RefusedError(f"{name} was called by somebody who is {caller.role}.")
+        raise RefusedError(f"A caller with the role {caller.role} may not call {name}.")
 
     def _allowed(self, method: str) -> frozenset[Role]:
         if method.startswith((ADMIN, REFLECTION)):
             return frozenset({"operator"})
         if method == APPLY:
-            # A member applies once more to leave its cell's core.
+            # A member applies again to leave its cell's core.
             return frozenset({"applicant", "member"})
         return frozenset({"revealer"}) if method in SUMS else frozenset({"member", "revealer"})
 
     def _members(self, roster: Roster) -> dict[bytes, ClientId]:
-        """Return the roster's keys, read once for each roster."""
+        """Return the roster's keys, cached for each roster."""
         if self._known is None or self._known[0] is not roster:
             keys = {holder.tls_key: holder.client_id for holder in roster.holders}
             self._known = (roster, keys)
@@ -162,19 +163,19 @@ class Callers:
         raw = read_public(
             self._operators,
             max_bytes=MAX_OPERATORS_BYTES,
-            remedy=f"Name the operators' certificates as {name}; `fedrec provision` makes one.",
+            remedy=f"Set {name} to the operators' certificates, from `fedrec provision`.",
         )
         found = split_certificates(raw)
         if not found:
             raise KeysError(
-                f"{name}: {self._operators} holds no certificate.",
-                remedy="Take operator.crt of the key authority's folder.",
+                f"{name}: {self._operators} has no certificate.",
+                remedy="Use operator.crt from the key authority's folder.",
             )
         return {key_of(certificate, name) for certificate in found}
 
 
 def certificate_of(context: Context) -> bytes:
-    """Return the certificate (PEM) with which a caller came."""
+    """Return a caller's certificate (PEM)."""
     found = context.auth_context().get("x509_pem_cert") or [b""]
     return bytes(found[0])
 
@@ -185,7 +186,7 @@ MOST_KNOWN = 10_000
 
 @dataclass(slots=True)
 class _Told:
-    """A line, and how many refusals of the same kind came since."""
+    """A log line, and the number of refusals of the same kind since."""
 
     at: float
     incident: str
@@ -193,10 +194,10 @@ class _Told:
 
 
 class RefusalLog:
-    """Writes what was refused.
+    """Logs refused calls.
 
     Args:
-        now: seconds that only grow.
+        now: a monotonic clock in seconds.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -204,10 +205,10 @@ class RefusalLog:
         self._told: dict[tuple[str, str], _Told] = {}
 
     def tell(self, error: Exception, method: str, client: str) -> str:
-        """Log a refusal, or count it; return the incident under which the log has it.
+        """Log or count a refusal. Return the incident id under which it is logged.
 
         Args:
-            client: what people call the caller; empty where nobody knows.
+            client: the caller's readable name, or empty.
         """
         code = error.code if isinstance(error, FedrecError) else InternalError.code
         known, now = self._told.get((client, code)), self._now()

@@ -1,4 +1,4 @@
-"""The Coordinator service: each method turns messages into values and asks the engine."""
+"""The Coordinator service: each method converts messages to values and calls the engine."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Message = Any
 
 
 class CoordinatorService(CoordinatorServicer):
-    """What clients call."""
+    """The calls of clients."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -63,7 +63,7 @@ class CoordinatorService(CoordinatorServicer):
         self._opening = asyncio.Lock()
 
     async def GetFederation(self, request: Message, context: Message) -> Message:
-        """Describe the federation to anybody who may connect."""
+        """Describe the federation to any party that may connect."""
         run, client_id = self._run, check_client_id(request.client_id, "request.client_id")
         run.presence.joined(client_id, check_text(request.release, "request.release", empty=True))
         version = request.protocol_version
@@ -86,7 +86,7 @@ class CoordinatorService(CoordinatorServicer):
             yield part
 
     async def NextTask(self, request: Message, context: Message) -> Message:
-        """Answer when there is something to do."""
+        """Return a client's next task, when there is one."""
         task = await self._engine.polls.next_task(
             check_client_id(request.client_id, "request.client_id"),
             request.run,
@@ -97,13 +97,13 @@ class CoordinatorService(CoordinatorServicer):
         return TASK.to_proto(task)
 
     async def SubmitUpdate(self, parts: AsyncIterator[Message], context: Message) -> Message:
-        """Take in an update; answered when it is durable."""
+        """Receive an update. The answer comes when it is durable."""
         header = UPLOAD_HEADER.from_proto(await next_part(parts, "header"))
         duplicate = await self._engine.updates.receive(header, chunks_of(parts))
         return update_pb2.UploadReceipt(round=header.round, duplicate=duplicate)
 
     async def GetUploadStatus(self, request: Message, context: Message) -> Message:
-        """Tell where an interrupted upload can go on."""
+        """Return where an interrupted upload can resume."""
         status = await self._engine.updates.status(
             request.run,
             check_round(request.round, "request.round"),
@@ -130,31 +130,31 @@ class CoordinatorService(CoordinatorServicer):
             yield part
 
     async def SubmitReveal(self, parts: AsyncIterator[Message], context: Message) -> Message:
-        """Take in the key authority's word."""
+        """Receive the key authority's statement."""
         statement = STATEMENT.from_proto(await next_part(parts, "statement"))
         blob = BLOB.from_proto(await next_part(parts, "blob"), "blob")
         await self._engine.reveals.receive(statement, blob, chunks_of(parts))
         return model_pb2.RoundReceipt(round=statement.round)
 
     async def SubmitReport(self, request: Message, context: Message) -> Message:
-        """Take in what a client found in a published sum; answered when it is durable."""
+        """Receive a client's report on a published sum. The answer comes when it is durable."""
         report = REPORT.from_proto(request)
         await take_report(self._run, self._engine.admission, report)
         return model_pb2.RoundReceipt(round=report.round)
 
     async def SubmitSnapshot(self, parts: AsyncIterator[Message], context: Message) -> Message:
-        """Take in a copy of the model."""
+        """Receive a snapshot."""
         report = REPORT.from_proto(await next_part(parts, "report"))
         blob = BLOB.from_proto(await next_part(parts, "blob"), "blob")
         await self._engine.exchange.receive(report, blob, chunks_of(parts))
         return model_pb2.RoundReceipt(round=report.round)
 
     async def Apply(self, request: Message, context: Message) -> Message:
-        """Keep an application for the key authority, and tell whether it was granted."""
+        """Keep an application for the key authority. Return whether it was granted."""
         certificate = certificate_of(context)
         invited = is_invitation(certificate)
         if invited:
-            # A connection may be older than the day on which its invitation ran out.
+            # A connection may outlive its invitation.
             check_dates(certificate, "The invitation")
         client_id = await self._engine.applications.apply(
             request.application, key_of(certificate), invited=invited
@@ -169,7 +169,7 @@ class CoordinatorService(CoordinatorServicer):
         )
 
     async def SubmitMasks(self, request: Message, context: Message) -> Message:
-        """Take in a client's message of a step; answered when it is durable."""
+        """Receive a client's message of a step. The answer comes when it is durable."""
         message = STEP_MESSAGE.from_proto(request)
         duplicate = await self._engine.steps.hear(message)
         return masks_pb2.MaskReceipt(round=message.round, duplicate=duplicate)
@@ -185,7 +185,7 @@ class CoordinatorService(CoordinatorServicer):
             yield part
 
     async def FetchPublished(self, request: Message, context: Message) -> AsyncIterator[Message]:
-        """Send the first round published after the client's version; nothing if there is none."""
+        """Send the first round published after the client's version, or nothing."""
         self._member(request)
         after = check_round(request.after_round, "request.after_round")
         found = await self._next_published(after)
@@ -199,7 +199,7 @@ class CoordinatorService(CoordinatorServicer):
             )
 
     async def FetchSnapshot(self, request: Message, context: Message) -> AsyncIterator[Message]:
-        """Send the snapshot where it serves the client better than the rounds."""
+        """Send the snapshot if it serves the client better than the rounds."""
         snapshot = await self._engine.exchange.for_client(
             self._member(request),
             check_round(request.after_round, "request.after_round"),
@@ -212,7 +212,7 @@ class CoordinatorService(CoordinatorServicer):
             yield chunk_to_part(model_pb2.SnapshotPart, chunk)
 
     async def SayGoodbye(self, request: Message, context: Message) -> Message:
-        """Note that a client ended; nothing waits for it until it calls again."""
+        """Record that a client ended. Rounds don't wait for it until it calls again."""
         client_id = check_client_id(request.client_id, "request.client_id")
         self._engine.polls.end(client_id, check_code(request.code, "request.code"))
         return coordinator_pb2.GoodbyeReceipt()
@@ -220,7 +220,7 @@ class CoordinatorService(CoordinatorServicer):
     async def _next_published(self, after: RoundId) -> tuple[Message, OpenFile] | None:
         if after >= self._run.state.published:
             return None
-        # Who comes while it is compared with its row waits, in place of doing the same.
+        # Callers that arrive during the comparison wait for its result, not repeat it.
         async with self._opening:
             if after in self._published:
                 return self._published[after]

@@ -1,4 +1,4 @@
-"""Opening the port: mutual TLS 1.3, and as many connections as this process may hold."""
+"""Open the port: mutual TLS 1.3, and as many connections as this process may hold."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from fedrec.settings.schema import CoordinatorSettings
 from fedrec.wire.fields import MAX_MESSAGE_BYTES
 
 OWN_FILES = 200
-"""Descriptors that are no client's: the store, uploads in progress, libraries, operators."""
+"""File descriptors not for clients: the store, uploads in progress, libraries, operators."""
 
 
 def allow_connections(n_clients: int) -> int:
-    """Raise this process's limit of open files as far as it may; return what it is now.
+    """Raise this process's limit of open files as far as allowed. Return the new limit.
 
-    A client that waits holds one connection, and that one descriptor. Where not all clients of the
-    roster fit, those above the limit would wait without a word; so it is said at the start.
+    A waiting client holds one connection, which takes one descriptor. If the limit is too low for
+    all clients of the roster, those above it would wait silently. The log therefore warns at the
+    start.
     """
     wanted = n_clients + OWN_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -37,7 +38,7 @@ def allow_connections(n_clients: int) -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
             soft = target
         except (OSError, ValueError):
-            # Some systems allow less than they say.
+            # Some systems allow less than they report.
             pass
     if soft != resource.RLIM_INFINITY and soft < wanted:
         structlog.get_logger().warning(
@@ -45,8 +46,8 @@ def allow_connections(n_clients: int) -> int:
             limit=soft,
             needed=wanted,
             clients=n_clients,
-            remedy=f"Clients beyond the limit cannot connect: start with `ulimit -n {wanted}`, or "
-            "LimitNOFILE= in a unit of systemd, or --ulimit nofile= of a container.",
+            remedy=f"Clients beyond the limit cannot connect. Start with `ulimit -n {wanted}`, "
+            "LimitNOFILE= in a systemd unit, or --ulimit nofile= of a container.",
         )
     return soft
 
@@ -55,7 +56,7 @@ _SETTING = "coordinator.certificate"
 _SECONDS = 5.0
 
 WINDOWS_BYTES = 8 << 20
-"""What all clients' streams may bring in one round trip before any of it is read."""
+"""Bytes that all streams together may bring in one round trip before any is read."""
 LEAST_WINDOW_BYTES = 1 << 16
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
@@ -72,37 +73,37 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_connection_age_ms", 1_800_000),
     ("grpc.max_connection_age_grace_ms", 300_000),
     ("grpc.server_handshake_timeout_ms", 10_000),
-    # Above the default of 1,000 pending calls the C core answers CANCELLED.
+    # Above the default of 1,000 pending calls, the C core answers CANCELLED.
     ("grpc.server.max_pending_requests", 50_000),
     ("grpc.server.max_pending_requests_hard_limit", 60_000),
 )
 
 
 def options(n_clients: int) -> tuple[tuple[str, int], ...]:
-    """Return gRPC's options for a server to which so many clients upload at once."""
+    """Return gRPC's options for a server to which many clients upload at once."""
     window = max(LEAST_WINDOW_BYTES, WINDOWS_BYTES // max(1, n_clients))
-    # Windows that follow the line would be of 16 MiB for each stream, whether it is read or not.
+    # Windows that adapt to the line would be 16 MiB for each stream, whether it is read or not.
     return (*_OPTIONS, ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", window))
 
 
 def own_credentials(settings: CoordinatorSettings, roster: Roster) -> Credentials:
-    """Return what the coordinator shows, made by the authority of its roster.
+    """Return the coordinator's TLS credentials, issued by the authority of its roster.
 
     Raises:
-        KeysError: the file cannot be used, or another authority made it.
+        KeysError: the file cannot be used, or is from another authority.
         CertificateExpired: this machine's clock is outside its dates.
     """
     found = Credentials.load(Path(settings.certificate), _SETTING)
     if certificate_sha256(found.issuer) != roster.ca_sha256:
         raise KeysError(
-            f"{_SETTING}: {settings.certificate} is of another authority than the key epoch.",
-            remedy="Take coordinator.pem and epoch.json of one key authority's folder.",
+            f"{_SETTING}: {settings.certificate} and the key epoch are from different authorities.",
+            remedy="Take coordinator.pem and epoch.json from the same key authority's folder.",
         )
     return found
 
 
 def listen(server: Any, settings: CoordinatorSettings, own: Credentials) -> str:
-    """Bind the port and return `host:port`, with the port that was taken.
+    """Bind the port. Return `host:port` with the actual port.
 
     Raises:
         SettingsError: when the port is not free.
@@ -115,7 +116,7 @@ def listen(server: Any, settings: CoordinatorSettings, own: Credentials) -> str:
         port = server.add_secure_port(address, credentials)
     except RuntimeError:
         raise SettingsError(
-            f"coordinator.port: {address} cannot be opened; another process has the port, or the "
+            f"coordinator.port: {address} cannot be opened. Another process has the port, or the "
             "address is not this machine's.",
             remedy="Stop the other process, or choose another port (0 takes a free one).",
         ) from None
@@ -123,10 +124,10 @@ def listen(server: Any, settings: CoordinatorSettings, own: Credentials) -> str:
 
 
 def check_protocol(settings: CoordinatorSettings, address: str) -> None:
-    """Try a handshake of TLS 1.2 with this coordinator; it takes up to five seconds.
+    """Check that this coordinator rejects a TLS 1.2 handshake. Takes up to five seconds.
 
     Raises:
-        SettingsError: it succeeds, or nobody can be reached.
+        SettingsError: the handshake succeeds, or the coordinator is unreachable.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -145,11 +146,11 @@ def check_protocol(settings: CoordinatorSettings, address: str) -> None:
         return
     except OSError as error:
         raise SettingsError(
-            f"coordinator.host: {address} does not answer this machine itself: {error.strerror}.",
-            remedy="Name an address of this machine, or 0.0.0.0 for all.",
+            f"coordinator.host: {address} does not respond to this machine: {error.strerror}.",
+            remedy="Set an address of this machine, or 0.0.0.0 for all.",
         ) from None
     raise SettingsError(
-        f"The coordinator would speak {version}; only TLS 1.3 is allowed.",
-        remedy="gRPC was imported before fedrec.wire could set GRPC_SSL_CIPHER_SUITES for it: "
-        "import fedrec.wire first, or start with `fedrec coordinator run`.",
+        f"The coordinator would accept {version}, but only TLS 1.3 is allowed.",
+        remedy="gRPC was imported before fedrec.wire could set GRPC_SSL_CIPHER_SUITES for it. "
+        "Import fedrec.wire first, or start with `fedrec coordinator run`.",
     )

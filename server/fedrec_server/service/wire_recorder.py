@@ -1,8 +1,8 @@
-"""Records what passes through the coordinator, for `fedrec audit --recording`.
+"""Records all traffic of the coordinator, for `fedrec audit --recording`.
 
-The recorder stands in front of everything else and keeps bytes as they arrived and as they left,
-before anything is read from them. It never stops a call: where its file is full or the disk does
-not take more, recording ends with a line in the log. Who called is not kept.
+The recorder precedes all other interceptors. It keeps bytes as they arrive and leave, before
+anything parses them. It never stops a call: if its file is full or the disk refuses writes,
+recording ends with a log line. Callers are not recorded.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class WireRecorder(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is
     """Appends every request, response and part of a stream to a new file.
 
     Args:
-        folder: where the file is made; each start of a coordinator makes its own.
-        max_bytes: largest file.
+        folder: the folder of the file. Each start of a coordinator creates its own file.
+        max_bytes: the largest size of the file.
 
     Raises:
-        StorageError: when the file cannot be made.
+        StorageError: when the file cannot be created.
     """
 
     def __init__(self, folder: Path, *, max_bytes: int) -> None:
@@ -44,7 +44,7 @@ class WireRecorder(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is
     async def intercept_service(
         self, continuation: Callable[[Message], Awaitable[Message]], details: Message
     ) -> Message:
-        """Put the recorder where a call's bytes become messages, and messages bytes."""
+        """Put the recorder where a call's bytes become messages, and messages become bytes."""
         handler = await continuation(details)
         if handler is None or details.method.startswith(HEALTH) or not self._writer.is_open:
             return handler
@@ -63,7 +63,7 @@ class WireRecorder(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is
         return _like(handler, read, write)
 
     def close(self) -> None:
-        """Write what is still in memory."""
+        """Write the buffered bytes."""
         try:
             self._writer.close()
         except OSError as error:
@@ -73,7 +73,7 @@ class WireRecorder(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is
         if not self._writer.is_open:
             return
         frame = Frame(call=call, method=method, kind=kind, unix_seconds=time.time(), message=raw)
-        why = "the recording has its largest size"
+        why = "the recording has reached its maximum size"
         try:
             if self._writer.append(frame):
                 return
@@ -86,7 +86,7 @@ class WireRecorder(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is
 def _like(
     handler: Message, read: Callable[[bytes], Message], write: Callable[[Message], bytes]
 ) -> Message:
-    """Return a handler of the same kind with other ends."""
+    """Return a handler of the same kind with other serialisers."""
     if handler.request_streaming and handler.response_streaming:
         return grpc.stream_stream_rpc_method_handler(handler.stream_stream, read, write)
     if handler.request_streaming:

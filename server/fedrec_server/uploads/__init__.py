@@ -1,1 +1,1 @@
-"""From a client's chunks to a counted update: received, made durable, added to the round's sum."""
+"""From a client's chunks to a counted update: receive it, make it durable, add it to the sum."""

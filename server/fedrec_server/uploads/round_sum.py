@@ -1,4 +1,4 @@
-"""What adds up a round, its sum, and where the coordinator reads it how many hold each item."""
+"""Add up a round, and read its sum and item counts if the coordinator can."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from fedrec_server.store.durable_files import sum_name
 
 
 class Collection(ABC):
-    """The sum of the round in progress, which follows what the store holds of it.
+    """The sum of the round in progress, which follows the store's content.
 
     By default a round has one step, in which each client sends its vector.
     """
 
     @abstractmethod
     def forget(self) -> None:
-        """Start anew with what the store has."""
+        """Start again from the store's content."""
 
     @abstractmethod
     def add(self, counted: Counted, header: UploadHeader, message: BinaryIO) -> None:
-        """Add a client's vector, which a file holds, to the sum of those counted so far.
+        """Add a client's vector, stored in a file, to the sum of the counted ones.
 
         Raises:
-            FedrecError: it does not fit; the sum is as before.
+            FedrecError: it does not fit. The sum is unchanged.
         """
 
     @abstractmethod
@@ -45,47 +45,46 @@ class Collection(ABC):
         """Return the sum of exactly the counted vectors.
 
         Raises:
-            FedrecError: there is none.
+            FedrecError: the sum cannot be computed.
         """
 
     def hear(self, round_: Round, message: StepMessage) -> None:
-        """Take a message of a step that the state machine lets pass.
+        """Take a message of a step that the state machine admits.
 
         Args:
-            round_: without the message.
+            round_: the round without the message.
 
         Raises:
-            FedrecError: when it does not fit; nothing is changed.
+            FedrecError: when it does not fit. The collection is unchanged.
         """
         raise _no_steps()
 
     def material(self, round_: Round, client_id: ClientId, step: str) -> bytes:
-        """Return what a participant needs for the present step.
+        """Return what a participant needs for the current step.
 
         Raises:
-            RoundClosed: when the step is not the present one, or not for this client.
+            RoundClosed: when the step is not the current one, or not for this client.
         """
         raise _no_steps()
 
     def is_due(self, round_: Round, now: float, gone: frozenset[ClientId]) -> bool:
-        """Tell whether the present step is over, and `close` is to end it."""
+        """Return whether the current step is over and `close` has to end it."""
         return False
 
     def close(self, round_: Round) -> frozenset[ClientId]:
-        """Close the present step; return who is left out of it.
+        """Close the current step. Return the clients that it leaves out.
 
         Raises:
-            FedrecError: when those who are left cannot bring the round to its end.
+            FedrecError: when the remaining clients cannot finish the round.
         """
         raise _no_steps()
 
 
 class RunningSum(Collection):
-    """An accumulator that remembers whose updates are in it and rebuilds itself from the spool.
+    """An accumulator that remembers the clients in it and rebuilds itself from the spool.
 
-    Adding is not idempotent, so that what is in the sum has to follow the store, never the
-    other way round: after a crash, or where an update was added but could not be committed, the
-    sum is made again from the stored files.
+    Adding is not idempotent, so the sum must follow the store, never the other way round. After a
+    crash or a failed commit, the sum is computed again from the stored files.
 
     Args:
         make: returns an empty accumulator of the round in progress.
@@ -100,31 +99,31 @@ class RunningSum(Collection):
         self.forget()
 
     def forget(self) -> None:
-        """Start anew with the next update."""
+        """Start again with the next update."""
         self._folded = Counted()
-        # Made with the first update: before it nobody knows which round it will be of.
+        # Created with the first update, because the round is unknown before.
         self._accumulator: Accumulator | None = None
 
     def add(self, counted: Counted, header: UploadHeader, message: BinaryIO) -> None:
         """Add an update to the sum of those counted so far.
 
         Raises:
-            MalformedUpdate: when it is malformed; the sum is as before.
-            DamagedFile: when a counted update cannot be read any more.
+            MalformedUpdate: when it is malformed. The sum is unchanged.
+            DamagedFile: when a counted update is no longer readable.
         """
         self._follow(counted)
         self._made().add_from(message)
         self._folded = counted.with_update(header)
 
     def finish(self, counted: Counted) -> bytes:
-        """Return the sum of exactly the counted updates, and keep none of it.
+        """Return the sum of exactly the counted updates, and release its memory.
 
         Raises:
-            DamagedFile: when one of them cannot be read any more.
+            DamagedFile: when one of them is no longer readable.
         """
         self._follow(counted)
         total = self._made().finish()
-        # Asked for again it is made again; until the next round it would only take memory.
+        # A second request computes it again. Until the next round it would only take memory.
         self.forget()
         return total
 
@@ -146,11 +145,11 @@ class RunningSum(Collection):
 
 
 def _no_steps() -> ProtocolError:
-    return ProtocolError("The federation's protection takes no messages of this kind.")
+    return ProtocolError("The federation's protection does not use messages of this kind.")
 
 
 class ItemHolders:
-    """Reads published count rounds, each once; to be used in the store's thread."""
+    """Reads published count rounds, each once. Only the store's thread uses it."""
 
     def __init__(self, run: LiveRun) -> None:
         self._run = run
@@ -158,13 +157,13 @@ class ItemHolders:
         self._found: HolderCounts | None = None
 
     def known(self) -> HolderCounts | None:
-        """Return what the published count rounds say.
+        """Return the item counts of the published count rounds.
 
         Returns:
-            None before it, or where nobody knows how vectors lie.
+            None before the first one, or if the layout of vectors is unknown.
 
         Raises:
-            DamagedFile: it cannot be read any more.
+            DamagedFile: a count round's sum is no longer readable.
         """
         vectors = self._run.federation.vectors
         if vectors.layouts is None:
@@ -191,10 +190,10 @@ def accumulator_of(run: LiveRun) -> Accumulator:
 
 
 class RoundSum:
-    """Makes and reads sums; everything here runs in the store's thread.
+    """Computes and reads sums. All methods run in the store's thread.
 
     Args:
-        collection: what was counted of the round in progress.
+        collection: the counted updates of the round in progress.
     """
 
     def __init__(self, run: LiveRun, collection: Collection) -> None:
@@ -206,12 +205,12 @@ class RoundSum:
         """Write the sum of a round's counted updates.
 
         Returns:
-            Its file; where the coordinator can read it, its metrics, and the rows that travel after
-            a count.
+            Its file and, if the coordinator can read it, its metrics and after a count the
+            travelling rows.
 
         Raises:
-            SumOutOfBounds: no honest clients add up to it.
-            FedrecError: the sum cannot be made.
+            SumOutOfBounds: no honest updates add up to it.
+            FedrecError: the sum cannot be computed.
         """
         run = self._run
         total = self._collection.finish(round_.accepted)
@@ -219,14 +218,14 @@ class RoundSum:
         if not run.federation.protection.needs_reveal:
             metrics, rows = self._read(round_, total, round_.accepted.keys())
         if run.state.rules.shares_key:
-            # A party that did not add the updates up cannot try which ones are in the sum.
+            # A party that did not add the updates up cannot test which ones are in the sum.
             total = accumulator_of(run).refreshed(total)
         return run.store.spool.write(sum_name(round_.number), total), metrics, rows
 
     def unfit(self, round_: Round) -> list[tuple[ClientId, FedrecError]]:
-        """Return whose updates hold by themselves what no honest client sends.
+        """Return the clients whose updates have values that no honest client sends.
 
-        Nobody's, where single updates cannot be read.
+        If single updates are unreadable, return none.
         """
         found: list[tuple[ClientId, FedrecError]] = []
         if self._run.federation.protection.hides_updates:
@@ -243,7 +242,10 @@ class RoundSum:
     def _read(
         self, round_: Round, total: bytes, clients: Iterable[ClientId]
     ) -> tuple[bytes, StatedRows | None]:
-        """Return what a readable sum of these clients' updates says; see `Federation.read_sum`."""
+        """Return the content of a readable sum of these clients' updates.
+
+        See `Federation.read_sum`.
+        """
         run = self._run
         return run.federation.read_sum(
             round_.kind,

@@ -1,8 +1,9 @@
 """Clients' updates of the round in progress: received, hashed, synced, counted, acknowledged.
 
-One byte string of a client is taken in at a time, and so many in all. What waits together shares a
-transaction. A commit waits for the disk, whatever it commits: while one goes on, more gathers for
-the next. Each is refused for itself; a commit that fails refuses all that it was for.
+Only one byte string of a client is received at a time, and the total is limited. Updates that wait
+together share a transaction, because a commit waits for the disk whatever its size. During one
+commit, more updates gather for the next. Each update is checked on its own. If the commit fails,
+all its updates are rejected.
 """
 
 from __future__ import annotations
@@ -36,14 +37,19 @@ from fedrec_server.uploads.round_sum import Collection
 
 BYTES_IN_FLIGHT = 256 << 20
 STREAM_BYTES = 4 << 20
-"""What gRPC and the coordinator buffer for one stream, whatever its length: the rest is on disk."""
+"""Memory that gRPC and the coordinator buffer for one stream, whatever its length.
+
+The rest is on disk.
+"""
 AHEAD_STREAMS = 4
-"""While no more are open, each is read while its earlier bytes are written; more keep the processor
-and the disk busy without."""
+"""Up to this number of open streams, each is read while its earlier bytes are written.
+
+More streams keep the processor and the disk busy anyway.
+"""
 GIVE_BACK_BYTES = 64 << 20
-"""After so much was taken in, what was freed of it goes back to the system."""
+"""After receiving this many bytes, return freed memory to the system."""
 WAITING_BYTES = CHUNK_BYTES
-"""What a stream brings while its earlier bytes are written; then it is not read further."""
+"""Limit of the bytes that a stream brings while earlier ones are written, before reading pauses."""
 
 
 class Incoming(ABC):
@@ -67,10 +73,10 @@ class Incoming(ABC):
     async def take(
         self, chunks: AsyncIterator[ByteChunk], *, ahead: Callable[[], bool] = lambda: True
     ) -> None:
-        """Take the rest of a stream: while some chunks are hashed and written, others arrive.
+        """Receive the rest of a stream. While some chunks are hashed and written, others arrive.
 
         Args:
-            ahead: whether they may now; else the next one is awaited when these are written.
+            ahead: returns whether to read on while chunks are being written.
         """
         async for chunk in chunks:
             self._waiting.append(chunk)
@@ -79,24 +85,24 @@ class Incoming(ABC):
                 await self._written()
                 if self._waiting:
                     self._busy = self._run.work.background(self._write())
-            # Not to be held while the next one arrives.
+            # Release it before the next one arrives.
             del chunk
             if not ahead():
                 await self._written()
         await self._written()
 
     async def _write(self) -> None:
-        """Hash and write what waits, and what comes meanwhile."""
+        """Hash and write the waiting chunks, and those that arrive meanwhile."""
         while self._waiting:
             chunks, self._waiting = self._waiting, []
             await self._run.work.beside(self._add_all, chunks)
             del chunks
 
     async def _written(self) -> None:
-        """Wait for what is being written.
+        """Wait for the chunks that are being written.
 
         Raises:
-            FedrecError: when it does not fit.
+            FedrecError: when a chunk does not fit.
         """
         if self._busy is not None:
             await asyncio.shield(self._busy)
@@ -114,14 +120,14 @@ class Incoming(ABC):
             self._assembler.add(chunk.offset, chunk.data)
 
     async def finish(self) -> bool:
-        """Check and count what arrived, to the end even where the peer hangs up in between.
+        """Check and count the received bytes, to the end even if the peer hangs up.
 
         Returns:
-            True where it was counted before.
+            Whether it was counted before.
 
         Raises:
-            CorruptUpload: when bytes are missing or are not the announced ones.
-            FedrecError: when the round does not take it.
+            CorruptUpload: when bytes are missing or differ from the announced ones.
+            FedrecError: when the round does not accept it.
         """
         self._busy = self._run.work.background(self._finish())
         return bool(await asyncio.shield(self._busy))
@@ -131,10 +137,10 @@ class Incoming(ABC):
             self._assembler.finish()
             duplicate = await self._count()
         except DurabilityLost:
-            # Whether it is counted is not known: the next start finds out.
+            # It is unknown whether the update counts. The next start finds out.
             raise
         except Exception:
-            # Whole but refused is of no use; a torn upload may go on later.
+            # A complete but refused upload is useless. An interrupted one may resume later.
             if self._assembler.complete:
                 await self._refused()
             raise
@@ -142,40 +148,40 @@ class Incoming(ABC):
         return duplicate
 
     async def _synced(self) -> None:
-        """Make the draft durable; it takes longest, so uploads do it side by side."""
+        """Make the draft durable. This takes longest, so uploads do it in parallel."""
         await self._run.work.beside(self._draft.sync)
 
     async def leave(self) -> None:
-        """Close the draft of a call that ended, in whatever way."""
+        """Close the draft of a call that ended, however it ended."""
         if self._busy is None or self._busy.done():
             self._draft.close()
         else:
             await self._run.work.uninterrupted(self._close_later())
 
     async def _close_later(self) -> None:
-        # Closed while a thread still uses it, its number would name another file.
+        # If it closed while a thread still uses it, its descriptor could be another file's.
         if self._busy is not None:
             await asyncio.wait((self._busy,))
         self._draft.close()
 
     @property
     def length(self) -> int:
-        """How many bytes were announced."""
+        """Return the announced number of bytes."""
         return self._blob.length
 
     @abstractmethod
     async def _count(self) -> bool:
-        """Make it durable and tell the state machine; True when it was counted before."""
+        """Make it durable and tell the state machine. Return whether it was counted before."""
 
     async def _refused(self) -> None:
         await self._run.work.beside(self._draft.discard)
 
 
 class StreamTurns:
-    """A lock for each client, and places that bound the memory of verified streams.
+    """A lock for each client, and slots that bound the memory of verified streams.
 
     Attributes:
-        places: given in the order in which they are asked for.
+        places: the slots, given in the order of requests.
     """
 
     def __init__(self, work: Work, *, bytes_in_flight: int = BYTES_IN_FLIGHT) -> None:
@@ -187,7 +193,7 @@ class StreamTurns:
 
     @asynccontextmanager
     async def turn(self, client_id: ClientId) -> AsyncIterator[None]:
-        """Wait for a client's turn and hold it; forgotten when nobody holds or awaits it."""
+        """Wait for a client's turn and hold it. It is forgotten when no call holds or awaits it."""
         lock = self._locks.setdefault(client_id, asyncio.Lock())
         self._users[client_id] += 1
         try:
@@ -199,12 +205,12 @@ class StreamTurns:
                 del self._users[client_id], self._locks[client_id]
 
     async def take(self, incoming: Incoming, chunks: AsyncIterator[ByteChunk]) -> bool:
-        """Take in what follows a verified header, in the client's turn.
+        """Receive what follows a verified header, in the client's turn.
 
-        It waits for a place while all are taken.
+        If all slots are taken, wait for one.
 
         Returns:
-            True where it was counted before.
+            Whether it was counted before.
         """
         try:
             async with self.places:
@@ -228,15 +234,15 @@ class StreamTurns:
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 _LONG_BYTES = 1 << 20
 _ARENAS = 1
-"""Of two, each kept what uploads of the busiest moment took."""
+"""With two, each kept the memory of the busiest moment."""
 
 
 def give_memory_back() -> None:
-    """Have every byte string of 1 MiB or more returned to the system when it is freed.
+    """Return every freed byte string of 1 MiB or more to the system.
 
-    By default glibc keeps what was freed in an arena of each thread, and after the first long array
-    that is freed it does so for arrays up to 32 MiB: with updates of 18.6 MB a third of the
-    coordinator's resident memory was of that kind.
+    By default glibc keeps freed memory in an arena of each thread. After the first long array is
+    freed, it does so for arrays up to 32 MiB. With updates of 18.6 MB, a third of the coordinator's
+    resident memory was of that kind.
     """
     mallopt = _of_glibc("mallopt")
     if mallopt is not None:
@@ -245,9 +251,9 @@ def give_memory_back() -> None:
 
 
 def give_back_freed() -> None:
-    """Return the free pages between what is in use.
+    """Return the free pages between used ones.
 
-    What gRPC buffers of uploads lies in short strings, which glibc keeps once they are freed.
+    gRPC buffers uploads in short strings, which glibc keeps once they are freed.
     """
     trim = _of_glibc("malloc_trim")
     if trim is not None:
@@ -263,7 +269,7 @@ What = TypeVar("What")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Arrival(Generic[What]):
-    """Something that waits; `answer` tells whether it was taken before."""
+    """A waiting item. `answer` becomes true if it was taken before."""
 
     what: What
     answer: asyncio.Future[bool]
@@ -272,7 +278,7 @@ class _Arrival(Generic[What]):
 
 
 class GroupCommit(ABC, Generic[What]):
-    """Takes what arrives into the round's collection and commits that it is there."""
+    """Adds arrivals to the round's collection and commits them in groups."""
 
     def __init__(self, run: LiveRun, collection: Collection) -> None:
         self._run = run
@@ -280,15 +286,15 @@ class GroupCommit(ABC, Generic[What]):
         self._arrived: list[_Arrival[What]] = []
 
     async def commit(self, what: What) -> bool:
-        """Return once it is durable; True when it was before.
+        """Return once the item is durable. The result is true if it was durable before.
 
         Raises:
-            FedrecError: when it is not taken.
+            FedrecError: when it is not accepted.
         """
         run, answer = self._run, asyncio.get_running_loop().create_future()
         self._arrived.append(_Arrival(what=what, answer=answer))
         async with run.lock:
-            # The holder of the lock before may have taken this one along.
+            # The previous holder of the lock may have committed this item too.
             if answer.done():
                 return bool(answer.result())
             group, self._arrived = self._arrived, []
@@ -296,7 +302,7 @@ class GroupCommit(ABC, Generic[What]):
             try:
                 await run.commit_what(partial(self._take_all, group))
             except Exception as error:
-                # They are in the collection but not in the store.
+                # The items are in the collection but not in the store.
                 self._collection.forget()
                 failure = await self._failure_of(error)
             for arrival in group:
@@ -309,7 +315,7 @@ class GroupCommit(ABC, Generic[What]):
         return bool(answer.result())
 
     def _take_all(self, group: list[_Arrival[What]]) -> tuple[State, tuple[Change, ...]]:
-        """Take the group in and return what to commit; the lock is held."""
+        """Take the whole group and return the changes to commit. The caller holds the lock."""
         state = self._run.state
         changes: list[Change] = []
         for arrival in group:
@@ -322,37 +328,37 @@ class GroupCommit(ABC, Generic[What]):
             except FedrecError as error:
                 arrival.refusal = error
             except Exception as error:
-                # Nobody else pays for one that breaks the collection; it may be half changed, so it
-                # is made again from what is durable.
+                # The other items must not suffer from one that breaks the collection. It may be
+                # half changed, so it is rebuilt from the store.
                 self._collection.forget()
                 arrival.refusal = error
         return state, tuple(changes)
 
     @abstractmethod
     def _take(self, state: State, what: What) -> tuple[State, tuple[Change, ...]]:
-        """Return the state with it and what to commit; in the store's thread.
+        """Return the state with the item and the changes to commit. Runs in the store's thread.
 
         Raises:
-            FedrecError: when it does not fit; nothing is changed.
+            FedrecError: when it does not fit. The state is unchanged.
         """
 
     async def _failure_of(self, error: Exception) -> Exception:
-        """Return what to tell everybody whose commit failed."""
+        """Return the error for every item whose commit failed."""
         return error
 
     def _decided(self) -> None:
-        """Do what follows from a group; the lock is held."""
+        """Do what follows from a group. The caller holds the lock."""
 
 
 Update = tuple[UploadHeader, Callable[[], BinaryIO]]
-"""An admitted header, and what opens its bytes; called in the store's thread."""
+"""An admitted header, and a function that opens its bytes in the store's thread."""
 
 
 class Updates(GroupCommit[Update]):
-    """Takes in updates and adds them to the sum; those that wait together are committed together.
+    """Receives updates and adds them to the sum. Updates that wait together are committed together.
 
     Args:
-        turns: two streams into one draft would destroy each other.
+        turns: keeps two streams from writing the same draft.
     """
 
     def __init__(
@@ -363,11 +369,11 @@ class Updates(GroupCommit[Update]):
         self._turns = turns
 
     async def receive(self, header: UploadHeader, chunks: AsyncIterator[ByteChunk]) -> bool:
-        """Take in an update once it is durable and counted; True when it was before.
+        """Receive an update until it is durable and counted. Return whether it was counted before.
 
         Raises:
-            FedrecError: before anything is written where the header is refused, else when the
-                bytes are not the announced ones or the round does not take them.
+            FedrecError: when the header is refused, before anything is written. Also when the bytes
+                differ from the announced ones, or the round does not accept them.
         """
         run = self._run
         self._admission.check_header(header)
@@ -375,7 +381,7 @@ class Updates(GroupCommit[Update]):
             run.presence.heard(header.client_id)
             if await self.is_duplicate(header):
                 return True
-            # Begun, or gone on with: what an earlier try left is read and hashed.
+            # Begins or resumes: what an earlier attempt left is read and hashed.
             incoming = await run.work.beside(IncomingUpdate, run, self, header)
             return await self._turns.take(incoming, chunks)
 
@@ -385,7 +391,7 @@ class Updates(GroupCommit[Update]):
         """Return how much of an upload is durable.
 
         Args:
-            name: of the run.
+            name: the run's name.
         """
         run = self._run
         self._admission.check_run(name)
@@ -398,10 +404,10 @@ class Updates(GroupCommit[Update]):
         return UploadStatus(offset=offset, accepted=False)
 
     async def is_duplicate(self, header: UploadHeader) -> bool:
-        """Tell whether the same update is counted, in this round or an earlier one.
+        """Return whether the same update counts, in this round or an earlier one.
 
         Raises:
-            RoundError: when the round does not take the update.
+            RoundError: when the round does not accept the update.
         """
         try:
             return taken(self._run.state, header)[1]
@@ -411,12 +417,12 @@ class Updates(GroupCommit[Update]):
                 raise
             if counted.digest != header.digest:
                 raise ConflictingUpload(
-                    f"Another update of this client is counted in round {header.round}."
+                    f"Another update of this client already counts in round {header.round}."
                 ) from None
             return True
 
     async def counted(self, round_id: RoundId, client_id: ClientId) -> UploadHeader | None:
-        """Return a client's counted update of a round; the one in progress is in memory."""
+        """Return a client's counted update of a round. The current round's is in memory."""
         run, round_ = self._run, self._run.state.current
         if round_ is not None and round_.number == round_id:
             return round_.accepted.get(client_id)
@@ -432,7 +438,7 @@ class Updates(GroupCommit[Update]):
         return after, changes
 
     async def _failure_of(self, error: Exception) -> Exception:
-        """Abandon the round where its sum cannot be made any more, and return what to tell."""
+        """Abandon the round if its sum can no longer be computed. Return the error to report."""
         run = self._run
         if not isinstance(error, DamagedFile) or run.state.current is None:
             return error
@@ -445,7 +451,7 @@ class Updates(GroupCommit[Update]):
 
 
 class IncomingUpdate(Incoming):
-    """One client's update of the round in progress; an interrupted one can go on later."""
+    """One client's update of the round in progress. After an interruption it can resume."""
 
     def __init__(self, run: LiveRun, updates: Updates, header: UploadHeader) -> None:
         draft = run.store.spool.upload(header.round, header.client_id, header.blob)
@@ -460,13 +466,13 @@ class IncomingUpdate(Incoming):
         if await self._updates.is_duplicate(header):
             await run.work.beside(self._draft.discard)
             return True
-        # Synced and durable under its name before its turn to be counted, so that nobody waits for
-        # this disk access and only what counts goes one after another: the client's turn keeps
-        # others from the name, and without a row the file is an orphan.
+        # The update is synced and durable under its name before its turn to be counted. So updates
+        # don't wait for this disk access, and only counting is sequential. The client's turn
+        # reserves the name. Without a row, the file is an orphan.
         try:
             await run.work.beside(self._draft.keep, self._name)
         except FileNotFoundError:
-            # The round ended meanwhile and took its unfinished uploads along.
+            # The round has ended and deleted its unfinished uploads.
             raise RoundClosed(f"Round {header.round} is over.") from None
         self._kept = True
         duplicate = await self._updates.commit((header, self._draft.opened))
@@ -476,6 +482,6 @@ class IncomingUpdate(Incoming):
     async def _refused(self) -> None:
         await super()._refused()
         run, header = self._run, self._header
-        # Whatever the error says, no row may lose its file.
+        # Whatever the error is, no row may lose its file.
         if self._kept and await self._updates.counted(header.round, header.client_id) is None:
             await run.work.beside(run.store.spool.delete, self._name)

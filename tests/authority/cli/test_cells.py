@@ -63,7 +63,7 @@ def test_with_one_cell_nobody_meets_the_word(world, call_cells):
     assert code == 0 and "cell" not in told
     lines = {line.split()[2]: line for line in told.splitlines() if line.startswith("member")}
     assert "guest" in lines["client-3"] and "guest" not in lines["client-0"]
-    assert "waits for others" in lines["client-4"]
+    assert "waits for other newcomers" in lines["client-4"]
     assert listed(call_cells)["client-3"] == (1, "guest")
     assert listed(call_cells)["client-4"] == (0, "waiting")
 
@@ -80,7 +80,7 @@ def test_a_newcomer_that_waits_is_named_when_it_is_added(world, capsys):
         found = changed(world.folder.path, "added it", made, world.folder.membership)
         told.append(str(list(found.text)[-1]))
     others = "newcomers are summed with at least 2 others that joined since the last cell was made"
-    assert told[0] == f"In no sum yet: {first.public.label}; {others}: 2 more have to join."
+    assert told[0] == f"In no sum yet: {first.public.label}, because {others}: 2 more have to join."
     assert told[1].endswith(": 1 more has to join.") and second.public.label in told[1]
     assert world.roster.why_unplaced(joining=1) == "", "the third one makes a cell with them"
     world.join(third)
@@ -192,13 +192,13 @@ def guests(here, data, names, go_on, *, least=3):
 def test_before_the_start_people_hear_whom_rounds_wait_for(here, data, capsys):
     assert trial(data) == 0
     three = told(capsys)
-    assert "In every round all 3 clients must be there" in three
-    assert "3 is the fewest, so that none can be marked" in three
+    assert "Every round needs all 3 clients." in three
+    assert "3 is the minimum, so no client may be missing" in three
     assert "begin a new federation: run `fedrec provision` again" in three
     guests(here, data, "a,b,c,d", "")
     four = told(capsys)
-    assert "In every round all 4 clients must be there" in four
-    assert "waited for no more, as long as 3 are left. parties.go_on names" in four
+    assert "Every round needs all 4 clients." in four
+    assert "as long as 3 are left. Clients in parties.go_on" in four
     assert not any("cell" in words.partition("All clients are")[0] for words in (three, four))
     assert "could read the vector of every user" in " ".join(three.split())
     kit = (here / "kits" / "clients" / "north" / "client.toml").read_text()
@@ -237,8 +237,8 @@ def test_before_the_start_people_hear_that_the_plan_wants_all_for_good(here, dat
     capsys.readouterr()
     assert call("federation.toml") == 0
     assert (
-        "rounds.minimum_clients is 5: if one of them is lost for good, the others cannot go on. "
-        "Lower it to 3 or more before the start"
+        "rounds.minimum_clients is 5: if a client is lost for good, the others cannot continue. "
+        "To allow that, lower it to 3 or more before the start"
     ) in told(capsys)
 
 
@@ -248,7 +248,7 @@ def test_who_may_be_missing_is_in_its_kit(here, data, capsys):
     capsys.readouterr()
     assert call("federation.toml") == 0
     said = told(capsys)
-    assert "d may be missing. In every round the 3 others must be there" in said
+    assert "d may be missing. Every round needs the 3 others." in said
     away = {
         name: load_settings(here / "kits" / "clients" / name / "client.toml").client.when_away
         for name in "abcd"
@@ -262,15 +262,15 @@ def test_many_clients_hear_of_cells(here, data, capsys):
     assert call(*given, "9") == 0
     three_cells = told(capsys)
     assert "whole cells of 3 to 5 clients" in three_cells
-    assert "the others go on" in three_cells and "could read" not in three_cells
+    assert "the others continue" in three_cells and "could read" not in three_cells
 
 
 @pytest.mark.slow
 def test_as_many_cells_as_may_be_corrupt_and_one_wait_for_all(here, data, capsys):
     given = ("--data", data, "--clients", "7", "--address", "127.0.0.1:7447")
     assert call(*given) == 0
-    assert "over 2 whole cells of clients" in (said := told(capsys))
-    assert "need 2 of them (federation.corrupt_cells)" in said
+    assert "needs 2 of 2 whole cells of clients" in (said := told(capsys))
+    assert "(federation.corrupt_cells)" in said
 
 
 @pytest.mark.slow
@@ -288,8 +288,8 @@ def test_cells_that_no_round_could_be_over_are_refused(here, data, capsys):
 @pytest.mark.parametrize(
     ("clients", "go_on", "said"),
     [
-        ("a,b,c", '"a", "b", "c"', 'at least 3 must have client.when_away = "wait"'),
-        ("a,b,c,d", '"c", "d"', "leaves 2 clients that rounds wait for; at least 3"),
+        ("a,b,c", '"a", "b", "c"', 'At least 3 must have client.when_away = "wait"'),
+        ("a,b,c,d", '"c", "d"', "leaves 2 clients that rounds wait for. At least 3"),
         ("a,b,c,d", '"e"', "parties.go_on: 'e' is not one of the clients"),
     ],
 )
@@ -315,4 +315,4 @@ def test_nobody_is_a_guest_where_nobody_is_waited_for(here, data, capsys):
     text = path.read_text().replace('key_holder = "authority"', 'key_holder = "members"')
     path.write_text(text)
     assert call("federation.toml") == 2
-    assert "rounds wait for nobody in particular" in " ".join(capsys.readouterr().err.split())
+    assert "no client is required in rounds" in " ".join(capsys.readouterr().err.split())

@@ -108,7 +108,7 @@ def test_a_guest_is_one_by_the_word_in_its_application(world):
     standing = world.partition.standing(guest.client_id)
     assert standing is not None and standing.consent == word(guest)
     (admitted,) = [e for e in world.events if e.client_id == guest.client_id]
-    assert "rounds go on without it" in admitted.detail
+    assert "rounds may proceed without it" in admitted.detail
 
 
 @pytest.mark.parametrize("kind", ["another's", "another federation's", "garbage"])
@@ -123,7 +123,7 @@ def test_a_forged_consent_is_refused(world, kind):
     world.hear(SignedApplication.make(victim.public, invitation, consent=forged))
     assert world.folder.membership.members == ()
     (told,) = [e for e in world.events if e.name == "applicant refused"]
-    assert "signed no such word" in told.detail and "federation.name" in told.detail
+    assert "its signed consent is not for" in told.detail and "federation.name" in told.detail
     # Refused before its invitation was used: with a good word it is admitted.
     world.hear(SignedApplication.make(victim.public, invitation, consent=word(victim)))
     assert [m.consent for m in world.folder.membership.members] == [word(victim)]

@@ -88,7 +88,7 @@ def test_updates_that_start_from_another_model(world, key):
     payload = world.half(member).protect(world.vector(3), b"any")
     world.put(round_, member, payload, nonce=nonce, base_state=bytes(32))
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "from another model")
+    refused(world, key, "from a different model")
 
 
 def test_a_full_disk_is_waited_for(world, key, monkeypatch):

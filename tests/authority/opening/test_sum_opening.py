@@ -39,7 +39,7 @@ def test_too_few_summands(world, key):
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[:2])
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "has 2 contributions, expected at least 3")
+    refused(world, key, "has 2 contributions, but needs at least 3")
 
 
 def test_fewer_than_three_even_if_the_roster_says_so(tmp_path, key):
@@ -48,7 +48,7 @@ def test_fewer_than_three_even_if_the_roster_says_so(tmp_path, key):
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[:2])
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "expected at least 3")
+    refused(world, key, "needs at least 3")
 
 
 def test_the_rosters_minimum_counts(tmp_path, key):
@@ -56,7 +56,7 @@ def test_the_rosters_minimum_counts(tmp_path, key):
     world.epoch = world.make_epoch(minimum_summands=4)
     round_ = world.honest_round()
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "expected at least 4")
+    refused(world, key, "needs at least 4")
 
 
 @pytest.mark.parametrize("name", ["minimum_clients", "minimum_summands"])
@@ -64,7 +64,7 @@ def test_the_plans_minimum_counts(tmp_path, key, name):
     world = AuthorityWorld(tmp_path, rounds={name: 4})
     round_ = world.honest_round()
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "has 3 contributions, expected at least 4")
+    refused(world, key, "has 3 contributions, but needs at least 4")
 
 
 def test_a_contributor_listed_twice(world, key):
@@ -97,7 +97,7 @@ def test_a_replayed_contribution(world, key):
     round_ = world.open(2)
     round_.contributions = dict(old.contributions)
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "is about ('films', 'run-1', 1, 1)")
+    refused(world, key, "contributed to ('films', 'run-1', 1, 1)")
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,14 @@ def test_a_replayed_contribution(world, key):
     [
         ({"run": "run-0"}, "run-0"),
         ({"federation": "books"}, "books"),
-        ({"epoch": 9}, "is about"),
+        ({"epoch": 9}, "contributed to"),
         ({"catalogue_fingerprint": "00" * 32}, "another catalogue"),
         ({"plan_fingerprint": "00" * 32}, "another plan"),
         ({"protocol_version": "1.0"}, "protocol '1.0'"),
         ({"length": 10}, "announces 10 bytes"),
-        ({"kind": "count"}, "a round of kind count from version 0, expected kind train"),
-        ({"kind": "evaluate"}, "a round of kind evaluate from version 0, expected kind train"),
-        ({"base_round": 5}, "a round of kind train from version 5, expected kind train"),
+        ({"kind": "count"}, "a round of kind count from version 0, not of kind train"),
+        ({"kind": "evaluate"}, "a round of kind evaluate from version 0, not of kind train"),
+        ({"base_round": 5}, "a round of kind train from version 5, not of kind train"),
     ],
 )
 def test_a_contribution_to_something_else(world, key, changes, words):
@@ -155,7 +155,7 @@ def test_clients_that_were_told_different_bases(world, key, said):
     held_back = world.puppets[0]
     world.put(round_, held_back, round_.contributions[held_back.client_id][1], base_round=0)
     world.run_revealer(lambda: world.reveal(round_, base_round=said))
-    refused(world, key, f"starts from version {said}" if said == 0 else "expected kind train")
+    refused(world, key, f"starts from version {said}" if said == 0 else "not of kind train")
 
 
 def test_other_bytes_than_the_signed_ones(world, key):
@@ -174,7 +174,7 @@ def test_a_contribution_that_cannot_be_read(world, key):
     honest = world.reveal(round_)
     round_.contributions[member.client_id] = (header, payload)
     world.run_revealer(lambda: replace(honest, contributions=round_.headers))
-    refused(world, key, "not a message")
+    refused(world, key, "aren't a message")
 
 
 def test_a_sum_out_of_range_is_not_published(world):
@@ -236,7 +236,7 @@ def test_a_sum_that_hides_training_is_never_shown(world, kind):
     assert "reveal refused" in world.event_names()
     assert '"code":"sum_out_of_bounds"' in world.refusals()
     said = "participants is 3" if kind == "count" else "item_embedding of item row 0 is 3"
-    assert f"of kind {kind} {said}, allowed is 0 to 0" in world.refusals()
+    assert f"of kind {kind}, {said}, but the allowed range is 0 to 0" in world.refusals()
 
 
 def test_contributors_that_were_given_another_model(world, key):
@@ -246,7 +246,7 @@ def test_contributors_that_were_given_another_model(world, key):
     payload = round_.contributions[member.client_id][1]
     world.put(round_, member, payload, base_state=bytes(32))
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "from another model of version 0")
+    refused(world, key, "from a different model")
 
 
 def test_the_coordinator_is_told_why_and_signed(world, key):
@@ -258,7 +258,7 @@ def test_the_coordinator_is_told_why_and_signed(world, key):
     chained = {"sequence": 2, "previous": first.digest(), "signature": again.signature}
     assert again == replace(first, **chained)
     verify(world.revealer.public.signing_key, again.statement(), again.signature)
-    assert first.refused == "Round 1 has 2 contributions, expected at least 3."
+    assert first.refused == "Round 1 has 2 contributions, but needs at least 3."
     verify(world.revealer.public.signing_key, first.statement(), first.signature)
     assert (first.metrics, first.state_tag) == (b"", bytes(32))
 

@@ -346,3 +346,17 @@ def test_a_client_without_data(world):
     )
     with pytest.raises(SettingsError, match=r"data\.path"):
         world.app(settings=settings).run()
+
+
+def test_a_catalogue_beyond_what_the_algorithm_trains_is_counted_all_the_same(
+    tmp_path, monkeypatch
+):
+    """The threshold for rows decides how many of its items are trained."""
+    known = World(
+        tmp_path, protection="none", algorithm={"name": "ease"}, update={"structure": "dense"}
+    ).membership()
+    n_items = len(known.catalogue)
+    monkeypatch.setattr("fedrec.algorithms.ease._MOST_ITEMS", n_items - 1)
+    assert known.vector_of("count", n_items).layout.n_rows == n_items
+    with pytest.raises(SettingsError, match="rows travel"):
+        known.vector_of("train", n_items)

@@ -103,7 +103,7 @@ def test_only_who_is_waited_for_leaves(tmp_path):
         leave(member(world, 3, is_guest=True), link=world.link)
     none = world.make_epoch(partition=Partition())
     keep_roster(world.folder / "state", none.roster)
-    with pytest.raises(SettingsError, match="name no client that they must wait for"):
+    with pytest.raises(SettingsError, match="name no client for which rounds must wait"):
         leave(settings_of(world, state="state"), link=world.link)
     assert world.link.calls == []
 

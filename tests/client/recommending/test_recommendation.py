@@ -73,7 +73,7 @@ def test_before_the_first_round(tmp_path):
 @pytest.mark.slow
 def test_before_the_first_start(tmp_path):
     world = World(tmp_path)
-    with pytest.raises(StorageError, match="holds no run"):
+    with pytest.raises(StorageError, match="contains no run"):
         recommend(world.settings(), USERS[0])
 
 
@@ -341,6 +341,6 @@ def test_the_command(world, tmp_path, capsys):
     assert "--force" in err
     code, out, _ = call("--force")
     assert code == 0
-    assert "no user's vector is in it" in out
-    assert "give it only to those who may" in out
+    assert "contains no user's vector" in out
+    assert "could never read it" in out
     assert out.splitlines()[-1] == str(tmp_path / "run" / "model.safetensors")

@@ -92,7 +92,7 @@ def test_statements_that_do_not_fit_the_blob(opened, part):
 
 def test_no_statement(opened):
     falsify(opened, lambda found, _: replace(found, statement=None))
-    with pytest.raises(BadSignature, match="key authority, which alone opens sums"):
+    with pytest.raises(BadSignature, match="key authority, the only party that opens sums"):
         follow(opened)
 
 
@@ -118,7 +118,7 @@ def test_a_statement_where_nobody_opens_sums(tmp_path):
 
 def test_a_refusal_is_no_word_for_a_sum(opened):
     falsify(opened, lambda found, _: resigned(opened, found, refused="too few"))
-    with pytest.raises(RefusedError, match="refused round 1"):
+    with pytest.raises(RefusedError, match="refused to open round 1"):
         follow(opened)
 
 
@@ -157,14 +157,14 @@ def test_a_round_that_was_left_out(world):
     world.play(1)
     world.play(2)
     world.rounds.pop(1)
-    with pytest.raises(RefusedError, match="from version 1, expected kind train from version 0"):
+    with pytest.raises(RefusedError, match="not of kind train from version 0"):
         follow(world)
     assert version(world) == 0
 
 
 def test_another_kind_than_the_signed_one(world):
     falsify(world, lambda found, _: replace(found, kind="count"))
-    with pytest.raises(RefusedError, match="kind train from version 0, expected kind count"):
+    with pytest.raises(RefusedError, match="not of kind count"):
         follow(world)
     assert version(world) == 0
 
@@ -179,7 +179,7 @@ def test_contributors_who_were_told_something_else(tmp_path, protection, told):
     member = world.puppets[0]
     world.put(round_, member, round_.contributions[member.client_id][1], **told)
     world.publish(round_)
-    with pytest.raises(RefusedError, match="expected kind train from version 0"):
+    with pytest.raises(RefusedError, match="not of kind train from version 0"):
         follow(world)
     assert version(world) == 0
     assert '"event":"published_round_refused"' in world.audit()
@@ -226,7 +226,7 @@ def test_an_old_round_again(world):
     assert follow(world) == 1
     world.rounds[2] = first
     world.published_round = RoundId(2)
-    with pytest.raises(ProtocolError, match="as newer than"):
+    with pytest.raises(ProtocolError, match="after version 1"):
         follow(world)
 
 
@@ -249,7 +249,7 @@ def test_a_round_of_fewer_clients_than_agreed(tmp_path, protection):
     """The plan's minimum binds a coordinator that published it."""
     world = World(tmp_path, protection=protection, rounds={"minimum_clients": 4})
     world.play(1)
-    with pytest.raises(RefusedError, match="has 3 contributions, expected at least 4"):
+    with pytest.raises(RefusedError, match="has 3 contributions, but needs at least 4"):
         follow(world)
     assert version(world) == 0
 
@@ -276,7 +276,7 @@ def test_a_model_of_ones_own(tmp_path, protection):
     world.contribute(round_)
     world.base_state = honest  # type: ignore[method-assign]
     world.publish(round_)
-    with pytest.raises(RefusedError, match="from another model of version 0"):
+    with pytest.raises(RefusedError, match="from a different model"):
         follow(world)
     assert version(world) == 0
 

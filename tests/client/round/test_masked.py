@@ -259,7 +259,7 @@ def test_a_client_of_a_paused_cell_waits_and_says_for_what(tmp_path):
     (settled,) = [event for event in world.events if event.name == "published"]
     assert settled.detail == "not_counted: cell_paused"
     (told,) = [event for event in world.events if event.name == "cell_paused"]
-    assert "waits until the key authority takes the cell in again" in told.detail
+    assert "waits until the key authority resumes the cell" in told.detail
     with PrivateStore(world.state, read_only=True) as store:
         assert (store.state.version, store.state.private, store.state.staged) == (1, None, None)
     # It knows it still when it is started again.
@@ -289,7 +289,7 @@ def test_a_client_of_another_cell_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cells", "said"), [((2,), "is over clients of cells that are paused"), ((7,), "does not have")]
+    ("cells", "said"), [((2,), "clients of paused cells"), ((7,), "doesn't have")]
 )
 def test_a_word_that_does_not_fit_what_is_published(tmp_path, cells, said):
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
@@ -308,7 +308,7 @@ def test_a_newcomer_is_told_that_it_waits_for_others(tmp_path):
     world.epoch = world.make_epoch(partition=replace(placed, standings=standings))
     world.app().run()
     (told,) = [event for event in world.events if event.name == "unplaced"]
-    assert told.detail.startswith("a member, and in no sum yet: newcomers are summed with")
+    assert told.detail.startswith("a member, but in no sum yet: newcomers are summed with")
     assert told.detail.endswith("2 more have to join")
 
 

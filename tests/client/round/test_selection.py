@@ -149,7 +149,7 @@ def test_a_sum_that_is_not_zero_behind_the_active_rows_is_refused(tmp_path):
         world.put_vector(round_, puppet, vector)
     world.run_revealer(lambda: world.reveal(round_))
     assert world.link.reveals == []
-    assert "counts of row 255, padding, is 3, allowed is 0 to 0" in world.refusals()
+    assert "counts of padding row 255 is 3, but the allowed range is 0 to 0" in world.refusals()
 
 
 @pytest.mark.slow

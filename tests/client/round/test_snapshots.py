@@ -136,12 +136,12 @@ def by_a_stranger(world):
 
 BAD = {
     of_its_maker_alone: "contradict",
-    of_another_state: "is not the model that others signed",
-    of_other_shapes: "of the shape (2, 4), expected (12, 4)",
-    of_other_rows: "has other rows apart",
-    of_whole_tables_beside_a_list_of_rows: "has rows of [] apart, expected ['item_embedding']",
+    of_another_state: "isn't the model that other parties signed",
+    of_other_shapes: "of the shape (2, 4), not (12, 4)",
+    of_other_rows: "has separate rows for other items",
+    of_whole_tables_beside_a_list_of_rows: "has separate rows of [], not of ['item_embedding']",
     of_rows_beyond_all_numbers: "not in the order of the catalogue",
-    of_rows_that_nobody_trains: "it has rows of its first one",
+    of_rows_that_nobody_trains: "it has the initial rows",
     that_does_not_open: "",
     of_another_round: "",
     that_is_empty: "",
@@ -226,7 +226,7 @@ def test_one_member_that_says_it_twice_is_one_member(world):
     world.link.offered = replace(found, reports=found.reports[:1] * 2)
     assert follow(world) == 3
     assert "snapshot_taken" not in world.event_names()
-    assert "vouched for by 1 distinct members" in world.audit()
+    assert "reports from 1 distinct members" in world.audit()
 
 
 def test_the_key_authoritys_word_on_the_round_vouches_for_a_copy(tmp_path):
@@ -238,7 +238,7 @@ def test_the_key_authoritys_word_on_the_round_vouches_for_a_copy(tmp_path):
     world.link.offered, world.link.spare = false, [copy]
     assert follow(world) == 3
     assert "snapshot_taken" in world.event_names()
-    assert world.audit().count("is not the model that others signed") == 1
+    assert world.audit().count("isn't the model that other parties signed") == 1
 
 
 def test_a_snapshot_of_a_version_we_do_not_have(world):
@@ -329,7 +329,7 @@ def test_after_eight_wrong_copies_it_stops(world):
     fill = iter(range(1000))
     good = attested(world)
     world.link.snapshot = lambda *told: replace(good, blob=bytes([next(fill)]) * 64)  # type: ignore[method-assign]
-    with pytest.raises(RefusedError, match="8 snapshots could not be used"):
+    with pytest.raises(RefusedError, match="8 snapshots were refused"):
         follow(world)
     assert version(world) == 0
     assert world.audit().count("snapshot_refused") == 8

@@ -316,7 +316,7 @@ def test_what_a_member_holds_opens_nobodys_update(tmp_path, protection):
     victim = round_.contributions[world.puppets[0].client_id][1]
     one = world.protection.accumulator(world.context)
     one.add(victim)
-    with pytest.raises(KeysError, match="none that opens sums"):
+    with pytest.raises(KeysError, match="doesn't open sums"):
         enrolled(world).member.reveal(one.finish(), 1)
     with pytest.raises(KeysError):
         world.protection.member(world.context, held)

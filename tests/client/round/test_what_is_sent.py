@@ -169,14 +169,16 @@ ATTACKS = {
     "inflated_row": Attack(
         _inflated_row,
         MOVED,
-        f"item_embedding of item row {ROW} is {MOVED << BITS}, allowed is -256 to 256",
+        f"of item row {ROW} is {MOVED << BITS}, but the allowed range is -256 to 256",
     ),
     "denominator_negative": Attack(
         _denominator_negative,
         3.0,
-        f"item_embedding of item row {ROW} is 768, allowed is -256 to 256",
+        f"item_embedding of item row {ROW} is 768, but the allowed range is -256 to 256",
     ),
-    "users_over_cap": Attack(_users_over_cap, 1.0, "participants is 16387, allowed is 0 to 16384"),
+    "users_over_cap": Attack(
+        _users_over_cap, 1.0, "participants is 16387, but the allowed range is 0 to 16384"
+    ),
 }
 
 

@@ -182,7 +182,7 @@ def test_without_a_model_it_says_so(silo):
         health = ask(application, "/health")
         assert (health.status, health.json["status"]) == (503, "not_ready")
         holder.look()
-    assert "holds no run yet" in answer.json["error"]["message"] or holder.problem is not None
+    assert "contains no run yet" in answer.json["error"]["message"] or holder.problem is not None
     assert "looks again by itself" in answer.json["error"]["remedy"]
     assert health.json["problem"]["code"] == "storage"
 

@@ -255,7 +255,7 @@ def test_another_format_is_refused_before_anything_is_touched(tmp_path, number, 
 
 def test_records_that_are_no_state_are_refused():
     for records in ({}, {"epoch": b"1"}, {"pin": b"{", "epoch": b"1"}, {"pin": b"\xff"}):
-        with pytest.raises(StorageError, match="cannot be understood"):
+        with pytest.raises(StorageError, match="isn't a valid state"):
             ClientState.from_records(records, STATE_FILE)
 
 
@@ -341,7 +341,7 @@ def test_a_full_disk_takes_no_file_either(store, monkeypatch):
 
 
 def test_an_unbound_folder_says_what_to_do(tmp_path):
-    with pytest.raises(StorageError, match="holds no run yet"):
+    with pytest.raises(StorageError, match="contains no run yet"):
         _ = PrivateStore(tmp_path, read_only=True).state
 
 

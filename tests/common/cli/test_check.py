@@ -113,7 +113,7 @@ def test_data_on_another_machine_is_a_warning(fedrec, settings_file, interaction
     found = fedrec("check", settings_file, "--json")
     assert found.code == 0
     assert found.json["users"] is None
-    (warning,) = (text for text in found.json["warnings"] if "not on this machine" in text)
+    (warning,) = (text for text in found.json["warnings"] if "isn't on this machine" in text)
     assert "data.path" in warning
 
 
@@ -142,7 +142,7 @@ def test_where_nothing_that_is_trained_is_shared_there_is_no_dense_upload(
 def test_items_that_contradict_the_catalogue_are_refused(fedrec, settings_file):
     outcome = fedrec("check", settings_file, "--items", 31)
     assert outcome.code == 2
-    assert "--items says 31, but data.catalogue has 30" in outcome.err
+    assert "--items is 31, but data.catalogue has 30" in outcome.err
 
 
 def test_explain(fedrec, settings_file):

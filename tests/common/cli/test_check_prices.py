@@ -216,7 +216,7 @@ def test_private_tables_are_priced_by_hand(tmp_path):
     found = tables_price(settings, 6_040, 3_706)
     assert found.facts["table_bytes"] == 6_040 * each
     assert found.facts["disk_bytes"] == 6_040 * each * 16 // 5
-    assert [name for name, _ in tables_rows(found)] == ["private tables", "they lie in files"]
+    assert [name for name, _ in tables_rows(found)] == ["private tables", "private tables on disk"]
     few = tables_price(settings, (2048 << 20) // each, 3_706)
     assert few.facts["disk_bytes"] == 0
     assert [name for name, _ in tables_rows(few)] == ["private tables"]

@@ -37,7 +37,7 @@ def test_privacy_is_priced(fedrec, settings_file):
     assert found["deviation_of_mean"] == pytest.approx(0.2, rel=1e-4)
     assert any("The budget pays for 5 of 9 training rounds" in w for w in outcome.json["warnings"])
     told = fedrec("check", settings_file, *values).out
-    assert "What sums hide of a single user" in told and "No amplification" in told
+    assert "How well sums hide a single user" in told and "No amplification" in told
     assert "against the coordinator" in told and "and one client with it" in told
 
 

@@ -110,7 +110,7 @@ def test_a_clients_own_data_is_not_the_whole_federation(fedrec, settings_file):
     party = ("--set", "client.invitation=invitation.pem")
     told = fedrec("check", settings_file, *party)
     assert told.code == 0
-    assert "with this data alone no row would be trained" in told.out
+    assert "with this data alone, no rows would be trained" in told.out
     rare = fedrec("check", settings_file, *party, "--set", "data.minimum_item_interactions=2")
     assert rare.code == 2
     assert "a client cannot count" in rare.err

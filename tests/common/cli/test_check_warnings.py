@@ -154,9 +154,9 @@ def test_a_disk_without_room_for_private_tables_is_warned_of(fedrec, tmp_path, m
     outcome = fedrec("check", path)
     assert outcome.code == 1
     assert "error [storage]" in outcome.err
-    assert "they lie in files" in outcome.out
+    assert "private tables on disk" in outcome.out
     for setting in ("output.runs", "client.state"):
-        assert f"warning: {setting}: private tables take up to" in outcome.out
+        assert f"warning: {setting}: private tables need up to" in outcome.out
     assert "raise client.memory_mib above" in outcome.out
 
 

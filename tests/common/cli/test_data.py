@@ -75,14 +75,14 @@ def test_describe_says_how_it_read_a_file_and_what_it_ignored(fedrec, tmp_path):
         "users": "1",
         "items": "2",
         "interactions": "2",
-        "rows that repeat one": "0",
+        "duplicate rows": "0",
         "density": "100 %",
-        "interactions of a user": "2 to 2, median 2",
+        "interactions per user": "2 to 2, median 2",
         "items with one user": "2",
         "items with fewer than 10 users": "2",
         "times": "none",
     }
-    assert "looks like times and is ignored; to read it, add --timestamp-column when" in told.out
+    assert "looks like times and is ignored. To read it, add --timestamp-column when" in told.out
     found = fedrec("data", "describe", path, "--json").json
     columns = {"user": "user", "item": "item", "rating": "rating", "timestamp": None}
     assert (found["columns"], found["ignored_columns"]) == (columns, ["shop", "when"])
@@ -146,7 +146,7 @@ def test_of_many_columns_those_are_looked_at_first_whose_names_tell(fedrec, tmp_
     )
     told = fedrec("data", "describe", path).out
     assert cells(told)["columns ignored"] == ", ".join(others[:10]) + " and 31 more"
-    assert "to read it, add --timestamp-column visited_when" in told
+    assert "To read it, add --timestamp-column visited_when" in told
     read = fedrec("data", "describe", path, "--timestamp-column", "visited_when").out
     assert cells(read)["times"] == "1971-05-01T00:00:00Z to 1971-05-01T00:00:00Z"
 
@@ -243,7 +243,7 @@ def test_split_deals_every_user_to_one_private_folder(fedrec, tmp_path, interact
 def test_an_unknown_dataset_names_the_known(fedrec):
     outcome = fedrec("data", "fetch", "netflix")
     assert outcome.code == 2
-    assert "Known are: ml-100k." in outcome.err
+    assert "Known datasets: ml-100k." in outcome.err
 
 
 def test_what_was_left_out_is_counted_and_what_is_doubtful_is_named(fedrec, tmp_path):

@@ -255,7 +255,10 @@ def test_nobody_answers_or_somebody_of_another_federation(fedrec, call, tmp_path
             ("stop", call[0], "--operator", tmp_path / "theirs.pem"),
             f"{call[0]}: The handshake failed: another authority issued the coordinator's",
         ),
-        (("watch", "nowhere.invalid:7", *call[1:]), "nowhere.invalid:7: No machine by that name"),
+        (
+            ("watch", "nowhere.invalid:7", *call[1:]),
+            "nowhere.invalid:7: The host name cannot be resolved",
+        ),
     ):
         failed = fedrec(*command)
         assert failed.code == 3

@@ -82,7 +82,7 @@ def test_unknown_users_and_items_are_the_commands_fault(fedrec, run, data):
     assert "dora" in unknown.json["message"]
     item = fedrec("recommend", run, "--history", "zzz")
     assert item.code == 2
-    assert "no such item" in item.err
+    assert "has no item" in item.err
     assert fedrec("recommend", run).code == 2
 
 
@@ -107,7 +107,7 @@ def test_a_folder_to_resume_from_must_be_one(fedrec, tmp_path, interactions_file
     assert fedrec("init", settings, "--data", interactions_file).code == 0
     found = fedrec("simulate", settings, "--resume", tmp_path / "nowhere")
     assert found.code == 2
-    assert "is no run folder" in found.err
+    assert "is not a run folder" in found.err
 
 
 def test_what_is_like_an_item(fedrec, run):
@@ -148,7 +148,7 @@ def test_unknown_items_name_the_flag_and_the_line(fedrec, run, tmp_path):
     found = fedrec("recommend", run, "--similar", "zz")
     assert (found.code, "--similar zz" in found.err) == (2, True)
     both = fedrec("recommend", run, "--similar", "a0", "--user", "anna")
-    assert (both.code, "only one" in both.err) == (2, True)
+    assert (both.code, "Exactly one" in both.err) == (2, True)
 
 
 def test_where_nothing_is_left_it_says_so(fedrec, run, tmp_path):

@@ -55,5 +55,5 @@ def test_later_ones_may_follow_what_nobody_heard_of():
 
 @pytest.mark.parametrize("sequence", [4, 3, 0])
 def test_earlier_ones_and_second_ones_are_refused(sequence):
-    with pytest.raises(RefusedError, match="does not follow 4, on round 4: expected a later one"):
+    with pytest.raises(RefusedError, match="doesn't follow 4, on round 4: expected a later one"):
         check_follows(after(sequence, KNOWN.digest()), KNOWN)

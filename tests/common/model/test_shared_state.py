@@ -72,7 +72,7 @@ def test_bytes_leave_out_what_the_reader_has():
     assert rows_alone.canonical_bytes() == state.canonical_bytes()
     with pytest.raises(StorageError, match="not stored here"):
         rows_alone.tensors["net"].any()
-    with pytest.raises(StorageError, match="rows of its first one"):
+    with pytest.raises(StorageError, match="has the initial rows"):
         SharedState.from_bytes(long, lambda: first)
 
 
@@ -100,7 +100,7 @@ def test_every_value_row_count_and_name_is_in_the_canonical_bytes():
         ([4, 1, 5], "not in the order of the catalogue"),
         ([1, 1, 5], "not in the order of the catalogue"),
         ([-1, 1, 5], "not in the order of the catalogue"),
-        ([1, 4, 6], "rows above the 6"),
+        ([1, 4, 6], "rows after the 6"),
         ([1, 4], "expected 2 rows"),
         # Differences of these are positive, modulo 2^64.
         ([0, 2**63 - 1, -2], "not in the order of the catalogue"),
@@ -132,9 +132,9 @@ def test_a_later_count_leaves_rows_and_holders_as_they_are():
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("trained", None, "does not count its rounds"),
-        ("trained", np.array(-1), "does not count its rounds"),
-        ("trained", np.array([1]), "does not count its rounds"),
+        ("trained", None, "has no number of rounds"),
+        ("trained", np.array(-1), "has no number of rounds"),
+        ("trained", np.array([1]), "has no number of rounds"),
         ("trained", np.array(1.0), "trained has numbers of type float64"),
         ("recounted", np.arange(5), "two item counts do not match"),
         ("holders", None, "two item counts do not match"),
@@ -170,7 +170,7 @@ def test_nobody_guesses_the_rows_that_are_not_known():
 def test_rows_of_a_table_that_the_first_version_does_not_have_are_refused():
     state, first = apart(), SharedState({"table": whole().tensors["table"]})
     assert state.rest is not None
-    with pytest.raises(StorageError, match="it has rows of"):
+    with pytest.raises(StorageError, match="it has trained rows of"):
         SharedState.from_bytes(state.to_bytes(whole_tables_of(state)), lambda: first)
 
 

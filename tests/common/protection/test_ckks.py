@@ -45,9 +45,9 @@ def test_the_set_that_proved_nothing_is_refused_by_name():
     spec = VectorSpec(
         segments=(SegmentSpec(name="all", length=9, max_abs_sum=100),), max_summands=9
     )
-    with pytest.raises(SettingsError, match=r"ckks/approximate is gone.*secret key") as refused:
+    with pytest.raises(SettingsError, match=r"ckks/approximate was removed.*secret key") as refused:
         CKKS.plan(spec, preset="approximate")
-    for name in ("ckks/lean", "ckks/paper", "bfv", "provision anew"):
+    for name in ("ckks/lean", "ckks/paper", "bfv", "provision again"):
         assert name in (refused.value.remedy or "")
 
 

@@ -258,11 +258,11 @@ def test_a_context_is_a_modulus_and_no_factor(party, key):
     n, (p, q) = key.public.n, key._numbers[:2]
     assert party.context[CONTEXT_HEAD:] == n.to_bytes(256, "big")
     for number, word in (
-        (gmpy2.next_prime(n), "a prime where"),
-        (p, "no product"),
-        (p * p, "no product"),
-        (n + 1, "no product"),
-        (n >> 1, "no product"),
+        (gmpy2.next_prime(n), "a prime in place"),
+        (p, "a product of two primes"),
+        (p * p, "a product of two primes"),
+        (n + 1, "a product of two primes"),
+        (n >> 1, "a product of two primes"),
     ):
         with pytest.raises(KeysError, match=word):
             PaillierPublicKey.from_bytes(number.to_bytes(256, "big"), 2048)

@@ -94,8 +94,8 @@ def test_slots_at_their_bounds_do_not_touch_each_other(sign):
         (-(1 << 100), "counters"),
         (1 << (100 + 40), "counters"),
         # Bits 11 to 99 hold nothing.
-        (1 << 11, "bits where no message"),
-        (1 << 99, "bits where no message"),
+        (1 << 11, "bits that no message"),
+        (1 << 99, "bits that no message"),
         # The first slot takes 4 bits and its sum stays within -4..4: 5 is one too many.
         (5, "bounds"),
         (-5, "bounds"),

@@ -48,42 +48,42 @@ def test_a_step_further(total, row, item, sign):
     most = STEPS * COUNTS[row]
     total.part("item_embedding")[row, 1] = sign * (most + 1)
     total.refused(
-        f"item_embedding of {item} is {sign * (most + 1)}", f"allowed is {-most} to {most}"
+        f"item_embedding of {item} is {sign * (most + 1)}", f"allowed range is {-most} to {most}"
     )
 
 
 def test_a_row_that_nobody_touched(total):
     total.counts[1] = 0
     total.part("item_embedding")[1, 0] = 1
-    total.refused("item_embedding of item row 1 is 1, allowed is 0 to 0")
+    total.refused("item_embedding of item row 1 is 1, but the allowed range is 0 to 0")
 
 
 @pytest.mark.parametrize("row", [3, 4])
 def test_rows_without_an_item(total, row):
     total.part("item_embedding")[row, 0] = 1
-    total.refused(f"item_embedding of row {row}, padding, is 1")
+    total.refused(f"item_embedding of padding row {row} is 1")
     total.part("item_embedding")[row, 0] = 0
     total.counts[row] = 1
-    total.refused(f"counts of row {row}, padding, is 1")
+    total.refused(f"counts of padding row {row} is 1")
 
 
 def test_more_holders_than_users_who_trained(total):
     total.counts[2] = N_TRAINED
     total.check()
     total.counts[2] += 1
-    total.refused("counts of item row 3 is 4, allowed is 0 to 3")
+    total.refused("counts of item row 3 is 4, but the allowed range is 0 to 3")
 
 
 def test_a_negative_denominator(total):
     total.counts[0] = -1
-    total.refused("counts of item row 0 is -1, allowed is 0 to 3")
+    total.refused("counts of item row 0 is -1, but the allowed range is 0 to 3")
 
 
 def test_more_users_than_its_clients_have(total):
     total.metric("participants", MOST_USERS)
     total.check()
     total.metric("participants", MOST_USERS + 1)
-    total.refused("participants is 9, allowed is 0 to 8")
+    total.refused("participants is 9, but the allowed range is 0 to 8")
 
 
 # Of a user at most: a loss of 32 in units of 2^-15, and 2^20 clipped values. Ranks are of those who
@@ -108,7 +108,7 @@ def test_every_metric(total, name, most):
     total.metric(name, most)
     total.check()
     total.metric(name, most + 1)
-    total.refused(f"{name} is {most + 1}, allowed is 0 to {most}")
+    total.refused(f"{name} is {most + 1}, but the allowed range is 0 to {most}")
     total.metric(name, -1)
     total.refused(f"{name} is -1")
 
@@ -121,7 +121,7 @@ def test_a_round_that_measures_has_nothing_else(name):
     total.check()
     if name == "participants":
         total.metric(name, 1)
-        total.refused("participants is 1, allowed is 0 to 0")
+        total.refused("participants is 1, but the allowed range is 0 to 0")
         return
     (total.counts if name == "counts" else total.part(name).reshape(-1))[0] = 1
     total.refused("In the sum of a round of kind evaluate", f"{name} of item row 0 is 1")
@@ -134,10 +134,10 @@ def test_a_count_round():
     total.counts[:] = MOST_USERS
     total.check()
     total.counts[4] += 1
-    total.refused("counts of item row 4 is 9, allowed is 0 to 8")
+    total.refused("counts of item row 4 is 9, but the allowed range is 0 to 8")
     total.counts[4] = 0
     total.metric("participants", 1)
-    total.refused("participants is 1, allowed is 0 to 0")
+    total.refused("participants is 1, but the allowed range is 0 to 0")
 
 
 def test_a_mean_over_the_users():
@@ -148,15 +148,15 @@ def test_a_mean_over_the_users():
     table[1] = [2 * STEPS, -2 * STEPS]
     total.check()
     total.part("users")[0] = 1
-    total.refused("item_embedding of item row 1 is 32, allowed is -16 to 16")
+    total.refused("item_embedding of item row 1 is 32, but the allowed range is -16 to 16")
     total.part("users")[0] = N_TRAINED + 1
-    total.refused("users is 4, allowed is 0 to 3")
+    total.refused("users is 4, but the allowed range is 0 to 3")
     total.part("users")[0] = -1
     total.refused("users is -1")
     # Who claims to count rows that no mean is made of has another aim.
     total.part("users")[0] = 2
     total.counts[0] = 1
-    total.refused("counts of item row 0 is 1, allowed is 0 to 0")
+    total.refused("counts of item row 0 is 1, but the allowed range is 0 to 0")
 
 
 def test_a_weighed_mean():
@@ -167,10 +167,10 @@ def test_a_weighed_mean():
     total.part("bias_1")[4] = -samples * STEPS
     total.check()
     total.part("bias_1")[4] -= 1
-    total.refused("bias_1 at place 4 is -196609, allowed is -196608 to 196608")
+    total.refused("bias_1 at position 4 is -196609, but the allowed range is -196608 to 196608")
     total.part("bias_1")[4] = 0
     total.part("samples")[0] += 1
-    total.refused("samples is 12289, allowed is 0 to 12288")
+    total.refused("samples is 12289, but the allowed range is 0 to 12288")
 
 
 def test_a_mean_of_every_entry():
@@ -180,10 +180,10 @@ def test_a_mean_of_every_entry():
     total.part("item_embedding")[2] = [-2 * STEPS, STEPS]
     total.check()
     total.part("item_embedding")[2, 1] += 1
-    total.refused("item_embedding of item row 3 is 17, allowed is -16 to 16")
+    total.refused("item_embedding of item row 3 is 17, but the allowed range is -16 to 16")
     total.part("item_embedding")[2, 1] = 0
     total.part("entries")[2, 1] = 3
-    total.refused("entries of item row 3 is 3, allowed is 0 to 2")
+    total.refused("entries of item row 3 is 3, but the allowed range is 0 to 2")
 
 
 def test_least_squares():
@@ -194,7 +194,7 @@ def test_least_squares():
     total.part("pull")[1] = [STEPS, -STEPS]
     total.check()
     total.part("gram")[2] = 2 * STEPS + 1
-    total.refused("gram at place 2 is 33")
+    total.refused("gram at position 2 is 33")
 
 
 def test_holders_of_an_earlier_count():
@@ -208,10 +208,10 @@ def test_holders_of_an_earlier_count():
     total.part("product")[:3, 0] = most * holders[ACTIVE]
     total.check()
     total.part("product")[2, 0] += 1
-    total.refused("product of item row 3", f"allowed is {-3 * most} to {3 * most}")
+    total.refused("product of item row 3", f"allowed range is {-3 * most} to {3 * most}")
     total.part("product")[2, 0] = 0
     total.counts[0] = 1
-    total.refused("counts of item row 0 is 1, allowed is 0 to 0")
+    total.refused("counts of item row 0 is 1, but the allowed range is 0 to 0")
 
 
 def test_grades_are_of_everybody_who_is_measured():
@@ -220,7 +220,7 @@ def test_grades_are_of_everybody_who_is_measured():
     total.part("grades")[:] = MOST_USERS << 20
     total.check()
     total.part("grades")[1] += 1
-    total.refused("grades at place 1")
+    total.refused("grades at position 1")
 
 
 def test_a_rank_that_a_client_gives_its_sum_stays_in_the_rows_range():

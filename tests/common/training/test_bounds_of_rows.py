@@ -57,7 +57,9 @@ def test_rows_of_items_that_were_counted_before(item, times):
     total.part("pull")[row] = most
     total.check()
     total.part("pull")[row, 1] = -most - 1
-    total.refused(f"pull of item row {item} is {-most - 1}, allowed is {-most} to {most}")
+    total.refused(
+        f"pull of item row {item} is {-most - 1}, but the allowed range is {-most} to {most}"
+    )
 
 
 def test_a_count_that_nobody_trained_after():
@@ -66,7 +68,7 @@ def test_a_count_that_nobody_trained_after():
     total.metric("participants", 0)
     total.check()
     total.part("pull")[0, 0] = 1
-    total.refused("pull of item row 0 is 1, allowed is 0 to 0")
+    total.refused("pull of item row 0 is 1, but the allowed range is 0 to 0")
 
 
 @pytest.mark.parametrize("first", [0, 1, 7, 10])
@@ -85,9 +87,11 @@ def test_pairs_of_items(first):
     total.check()
     for place, most in enumerate(allowed):
         pairs[place] = most + 1
-        total.refused(f"pairs at place {place} is {most + 1}, allowed is 0 to {most}")
+        total.refused(
+            f"pairs at position {place} is {most + 1}, but the allowed range is 0 to {most}"
+        )
         pairs[place] = -1
-        total.refused(f"pairs at place {place} is -1")
+        total.refused(f"pairs at position {place} is -1")
         pairs[place] = most
 
 
@@ -116,7 +120,7 @@ def test_pairs_of_many_items():
     check(terms, vector)
     for place in (0, 123_456, 999_999):
         vector[place] += 1
-        with pytest.raises(SumOutOfBounds, match=f"pairs at place {place} is"):
+        with pytest.raises(SumOutOfBounds, match=f"pairs at position {place} is"):
             check(terms, vector)
         vector[place] -= 1
 
@@ -145,7 +149,9 @@ def test_sums_with_noise(kind):
     total.part("item_embedding")[2, 1] = most
     total.check()
     total.part("item_embedding")[2, 1] += 1
-    total.refused(f"item_embedding of item row 2 is {most + 1}, allowed is {-most} to {most}")
+    total.refused(
+        f"item_embedding of item row 2 is {most + 1}, but the allowed range is {-most} to {most}"
+    )
 
 
 @pytest.mark.parametrize("name", ["counts", "participants"])
@@ -156,7 +162,7 @@ def test_nobody_counts_under_noise(name):
         total.counts[1] = 1
     else:
         total.metric(name, 1)
-    total.refused(name, "is 1, allowed is 0 to 0")
+    total.refused(name, "is 1, but the allowed range is 0 to 0")
 
 
 def mechanism(kind: str) -> Mechanism:

@@ -159,9 +159,7 @@ def test_a_singular_user_system_is_named(users, table_bytes):
     shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     table = shared.tensors["item_embedding"] * 1e30
     broken = shared.with_tensors(item_embedding=table)
-    with pytest.raises(
-        TrainingError, match=r"90 users cannot be solved: a system is singular"
-    ) as caught:
+    with pytest.raises(TrainingError, match="90 users cannot be solved") as caught:
         learner.contribute("train", 2, broken, users, private)
     assert "algorithm.regularisation" in caught.value.remedy
 

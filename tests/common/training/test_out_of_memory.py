@@ -143,7 +143,7 @@ def test_eight_users_whose_samples_do_not_fit_are_an_error(party, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(trainer_module, "draw_samples", drawing)
-    with pytest.raises(SettingsError, match=r"samples of [1-8] users do not fit") as caught:
+    with pytest.raises(SettingsError, match=r"samples of [1-8] users don.t fit") as caught:
         trained(party, None)
     assert "client.device_memory_mib" in caught.value.remedy
 

@@ -97,7 +97,7 @@ def test_a_status_without_a_known_code_is_explained(status, kind, metadata):
             "cannot be reached",
         ),
         (grpc.StatusCode.UNAVAILABLE, "Socket closed", "The connection was closed"),
-        (grpc.StatusCode.UNAVAILABLE, "errors resolving a:1: hostname lookup error", "that name"),
+        (grpc.StatusCode.UNAVAILABLE, "errors resolving a:1: hostname lookup error", "host name"),
         (grpc.StatusCode.UNAVAILABLE, "connect: No route to host; Socket", "does not answer"),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", "did not answer in time"),
     ],

@@ -22,7 +22,7 @@ def settings_file(tmp_path):
 def test_it_names_whom_the_sums_determine(fedrec, settings_file):
     outcome = fedrec("audit", settings_file)
     assert outcome.code == 0, outcome.err
-    assert "1 of 3 users are determined, at least." in outcome.out
+    assert "At least 1 of 3 users are determined." in outcome.out
     assert "  cleo\n" in outcome.out
     assert "Raise federation.minimum_item_users" in outcome.out
     found = fedrec("audit", settings_file, "--json").json["sums"]
@@ -68,7 +68,7 @@ def test_what_applies_is_chosen(fedrec, settings_file, tmp_path):
     (run / "resolved.toml").write_text(text)
     assert fedrec("audit", run, "--json").json["sums"]["determined"] == ["cleo"]
     refused = fedrec("audit", settings_file, "--only", "sum")
-    assert refused.code == 2 and "Audits are sums, dp, indices, wire." in refused.err
+    assert refused.code == 2 and "Choose from sums, dp, indices, wire." in refused.err
 
 
 def test_its_help_names_the_audits(fedrec):
@@ -91,7 +91,7 @@ def coordinator(tmp_path):
 def test_an_empty_folder_breaks_no_promise(fedrec, coordinator):
     outcome = fedrec("audit", coordinator)
     assert outcome.code == 0, outcome.err
-    assert "Nothing was recorded: only the coordinator's folder was looked at." in outcome.out
+    assert "Nothing was recorded, so only the coordinator's folder was checked." in outcome.out
     assert "Every promise about bfv held." in outcome.out
 
 
@@ -103,7 +103,7 @@ def test_a_broken_promise_is_an_exit_code(fedrec, coordinator):
     found = fedrec("audit", coordinator, "--json")
     assert found.code == 1
     wire = found.json["wire"]
-    assert wire["problems"] == ["file users.txt is nothing that may be there: 4 bytes"]
+    assert wire["problems"] == ["file users.txt must not exist: 4 bytes"]
     assert (wire["holds"], wire["protection"]) == (False, "bfv")
 
 

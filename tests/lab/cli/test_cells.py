@@ -74,7 +74,7 @@ def test_a_stopped_run_goes_on_with_its_cells_and_no_others(fedrec, settings_fil
         patched.setattr(StopRequest, "requested", lambda self: True)
         stopped = fedrec("simulate", settings_file, *FLAGS, "--cells", 2)
     assert stopped.code == 130
-    command = stopped.err.rpartition("Go on with: fedrec ")[2].split()
+    command = stopped.err.rpartition("To resume: fedrec ")[2].split()
     assert command[-2:] == ["--cells", "2"]
     for other in ([], ["--cells", "3"], ["--cells", "2", "--clients", "7"]):
         refused = fedrec(*command[:-2], *other)

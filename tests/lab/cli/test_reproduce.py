@@ -193,16 +193,16 @@ def test_it_goes_on_elsewhere_only_on_somebody_s_word(fedrec, tmp_path, imported
 
 def test_what_cannot_be_asked_for(fedrec, tmp_path, imported):
     for arguments, sentence in (
-        ((), "not said what to reproduce"),
+        ((), "name of a row is missing"),
         (("nobody/nothing",), "no published row 'nobody/nothing'"),
         (("tiny/a", "--protocols", "paper,fair"), "no protocol 'fair'"),
         (("tiny/a", "--set", "rounds.total=5"), "Use --rounds"),
         (("tiny/a", "--set", "data.path=x"), "has no effect"),
         (("tiny/a", "--set", "algorithm.dim=no"), "algorithm.dim"),
-        (("--resume", tmp_path), "no folder of `fedrec reproduce`"),
-        (("--resume", tmp_path, "--rounds", 5), "nothing else can be asked"),
-        (("fedmf/ml-100k", "--resume", tmp_path), "nothing else can be asked"),
-        (("colr/costs", "--resume", tmp_path), "nothing else can be asked"),
+        (("--resume", tmp_path), "a folder of `fedrec reproduce`"),
+        (("--resume", tmp_path, "--rounds", 5), "takes no name and no other options"),
+        (("fedmf/ml-100k", "--resume", tmp_path), "takes no name and no other options"),
+        (("colr/costs", "--resume", tmp_path), "takes no name and no other options"),
     ):
         outcome = fedrec("reproduce", *arguments, "--out", tmp_path / "runs")
         assert outcome.code == 2

@@ -37,9 +37,9 @@ def test_what_cannot_be_reported_is_told(fedrec, settings_file):
     run = Path(fedrec("simulate", settings_file, *SETTINGS).out.splitlines()[-1])
     (run / "report.json").write_text('{"title": 3}')
     damaged = fedrec("report", run)
-    assert damaged.code == 1 and "report.json is no report's content" in damaged.err
+    assert damaged.code == 1 and "report.json is not the content of a report" in damaged.err
     (run / "report.json").write_text("{")
-    assert "is no report's content: Invalid JSON" in fedrec("report", run).err
+    assert "is not the content of a report: Invalid JSON" in fedrec("report", run).err
     (run / "report.json").unlink()
     missing = fedrec("report", run)
     assert missing.code == 2 and "there is no report.json" in missing.err

@@ -45,7 +45,7 @@ def test_the_printed_command_goes_on_whatever_flags_were_given(fedrec, settings_
         patched.setattr(StopRequest, "requested", lambda self: True)
         stopped = fedrec("simulate", settings_file, *small(), *flags)
     assert stopped.code == 130
-    command = stopped.err.rpartition("Go on with: fedrec ")[2].split()
+    command = stopped.err.rpartition("To resume: fedrec ")[2].split()
     assert command[-3:] == ["--clients", "3", "--protect"]
     resumed = fedrec(*command)
     assert resumed.code == 0, resumed.err

@@ -80,5 +80,5 @@ def test_the_formula_is_about_the_paper_s_protocol_alone():
 def test_it_is_read_back_as_it_was_written():
     found = measured(0.5)
     assert Measured.from_json(Measured.to_json([found, found])) == (found, found)
-    with pytest.raises(StorageError, match="no result of a row"):
+    with pytest.raises(StorageError, match="not a result of a row"):
         Measured.from_json("[{}]")

@@ -26,7 +26,7 @@ def test_of_several_seeds_a_user_has_the_mean():
     assert found.users == 2
     assert found.difference.estimate == pytest.approx((0.5 - 1 / math.log2(3)) / 2, abs=1e-6)
     assert found.difference.text().startswith("= -0.0655 [")
-    with pytest.raises(DataError, match="same users"):
+    with pytest.raises(DataError, match="different users"):
         paired_bootstrap(model, other[:2])
 
 
@@ -68,9 +68,9 @@ def test_a_reference_without_any_hit_has_an_infinite_ratio():
 
 
 def test_other_users_are_refused():
-    with pytest.raises(DataError, match="same users"):
+    with pytest.raises(DataError, match="different users"):
         paired_bootstrap(np.array([0.0, -1.0]), np.array([0.0, 1.0]))
-    with pytest.raises(DataError, match="same users"):
+    with pytest.raises(DataError, match="different users"):
         paired_bootstrap(np.zeros(2), np.zeros(3))
     with pytest.raises(DataError, match="nothing to compare"):
         paired_bootstrap(np.full(2, -1.0), np.full(2, -1.0))

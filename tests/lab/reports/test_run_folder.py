@@ -39,7 +39,7 @@ def test_a_name_cannot_lead_out_of_the_folder(tmp_path):
 
 
 def test_it_can_only_be_opened_where_there_is_a_run(run, tmp_path):
-    with pytest.raises(DataError, match="no run folder"):
+    with pytest.raises(DataError, match="not a run folder"):
         RunFolder.open(tmp_path)
     run.write_settings(Settings())
     with pytest.raises(VersionMismatch, match="no format number"):
@@ -110,7 +110,7 @@ def test_a_repeated_round_counts_once(run, rounds):
 def test_a_report_that_is_none(rounds):
     assert RoundReport.from_json(rounds[1].to_json()) == rounds[1]
     for text in ("{}", "[1]", "nonsense", '{"round": 1}'):
-        with pytest.raises(StorageError, match="no round's report"):
+        with pytest.raises(StorageError, match="not a round's report"):
             RoundReport.from_json(text)
 
 

@@ -64,7 +64,7 @@ def test_a_deployed_run_names_its_protocol_and_whether_it_flatters(folder, round
     assert found.protocol == "sampled" and "gets HR@10 0.60, not 0.10" in str(found.caution)
     page = (folder.path / "report.html").read_text()
     assert "<th>sampled (!) HR@10</th>" in page
-    assert "Protocol: sampled; metrics on test at 10." in page
+    assert "Protocol: sampled. Metrics on test at 10." in page
     assert "sampled (!): The untrained model gets HR@10 0.60" in page
     assert "validation, sampled (!), mean over users" in page
 

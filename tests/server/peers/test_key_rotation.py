@@ -162,7 +162,7 @@ def refused(bench):
     )
     return {
         "older": (epoch(bench, 1, 0, 1, 2).to_json(), "Epoch 1 is not above 2"),
-        "foreign": (epoch(bench, 9, 0, 1, 2, by=Authority.create()).to_json(), "signed by"),
+        "foreign": (epoch(bench, 9, 0, 1, 2, by=Authority.create()).to_json(), "signed epoch"),
         "forged": (good.to_json().replace(b'\\"epoch\\":5', b'\\"epoch\\":6'), "signature"),
         "swapped exchange key": (
             good.to_json().replace(roster.to_json()[1:-1], swapped.to_json()[1:-1])
@@ -228,7 +228,7 @@ async def test_a_newer_file_of_another_authority_is_not_used(tmp_path):
         await engine.rotation.install(epoch(bench, 2, 0, 1, 2).to_json())
     with (
         closing(foreign.store(tmp_path)) as store,
-        pytest.raises(KeysError, match="signed by the authority"),
+        pytest.raises(KeysError, match="signed epoch"),
     ):
         Engine(foreign.federation, store, clock=FakeClock(), maximum_upload_bytes=1)
     async with running(bench, tmp_path) as engine:
@@ -241,7 +241,7 @@ async def test_a_stored_epoch_of_another_authority_is_not_used(tmp_path):
 
     async with running(bench, tmp_path) as engine:
         await engine.rotation.install(epoch(bench, 2, 0, 1, 2).to_json())
-    with pytest.raises(KeysError, match="signed by the authority"):
+    with pytest.raises(KeysError, match="signed epoch"):
         async with running(replace(bench, federation=foreign), tmp_path):
             pass
 

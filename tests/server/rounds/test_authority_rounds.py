@@ -66,7 +66,7 @@ def test_a_round_given_up_says_that_others_are_missing():
         world.upload(number)
     (abandoned,) = world.tick(0, 1, 2, 3, seconds=11)
     assert isinstance(abandoned, RoundAbandoned)
-    assert abandoned.reason == "1 without whom the others are not summed did not answer in time"
+    assert abandoned.reason == "1 clients that every sum needs did not answer in time"
 
 
 def test_the_authority_is_no_client_of_a_round():

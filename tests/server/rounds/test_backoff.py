@@ -166,7 +166,7 @@ def test_where_too_few_would_be_left_everybody_is_asked_again_and_the_run_stalls
     state = play.world.state
     assert is_stalled(state) and state.ending is None
     assert state.unanswered == {client(2)}
-    assert state.gave_up == "1 without whom the others are not summed did not answer in time"
+    assert state.gave_up == "1 clients that every sum needs did not answer in time"
     play.round(away=set(), silent=set())
     assert play.counted == [3] and not is_stalled(play.world.state)
 

@@ -173,7 +173,7 @@ def test_who_is_here_and_silent_is_counted_without():
     world.upload(1)
     (abandoned,) = world.tick(0, 1, 2, seconds=DEADLINE)
     assert isinstance(abandoned, RoundAbandoned)
-    assert abandoned.reason == "1 of the clients that were counted did not answer"
+    assert abandoned.reason == "1 of the counted clients did not answer"
     # It is not asked in the next round, and then it is.
     assert who(opened(world, 0, 1, 2)) == ("count", {0, 1})
     answered(world, 0, 1)

@@ -124,7 +124,7 @@ class TestCollecting:
             header(1, client(0), kind="evaluate"),
             header(1, client(0), base_round=1),
         ):
-            with pytest.raises(ProtocolError, match="round 1 is of kind count from version 0"):
+            with pytest.raises(ProtocolError, match="Round 1 is of kind count from version 0"):
                 world.apply(Uploaded(now=world.now, header=other))
         assert world.state is before
         world.upload(0)
@@ -182,7 +182,7 @@ class TestCollecting:
         world.upload(0)
         (abandoned,) = world.tick(seconds=11)
         assert isinstance(abandoned, RoundAbandoned)
-        assert abandoned.reason == "1 of the needed 2 updates arrived in time"
+        assert abandoned.reason == "1 of the required 2 updates arrived in time"
 
     def test_abandoned_number_is_not_used_again_and_its_kind_is(self):
         world = plain(deadline_seconds=10)
@@ -325,7 +325,7 @@ class TestModels:
         abandoned = world.upload(3, base_state=bytes([1]) * 32)[-1]
         assert isinstance(abandoned, RoundAbandoned)
         assert abandoned.reason == (
-            "2 of the needed 3 updates arrived in time; 2 more start from another model"
+            "2 of the required 3 updates arrived in time, and 2 more start from another model"
         )
 
     def test_others_of_one_model_are_waited_for(self):

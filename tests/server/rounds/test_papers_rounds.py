@@ -82,7 +82,7 @@ def test_the_next_round_waits_for_their_word():
     world.report(0)
     assert world.tick(*range(4)) == ()
     live = frozenset(map(client, range(4)))
-    assert awaited(world.state, live) == "two clients that say alike what is in the last sum"
+    assert awaited(world.state, live) == "two clients that agree on the content of the last sum"
     world.report(1)
     (opened,) = world.tick(*range(4))
     assert isinstance(opened, RoundOpened)
@@ -233,7 +233,7 @@ def test_whose_word_is_refused():
     old = replace(report(world.state, client(0)), round=RoundId(1))
     assert world.apply(ReportReceived(now=world.now, report=old)) == ()
     other = replace(report(world.state, client(0)), n_rows=7)
-    with pytest.raises(ProtocolError, match="since the count"):
+    with pytest.raises(ProtocolError, match="count round led to"):
         world.apply(ReportReceived(now=world.now, report=other))
 
 
@@ -355,11 +355,11 @@ def test_exact_sums_are_counted_again():
 
 def test_known_rounds_and_runs_that_went_on_are_left_alone():
     world = anew()
-    with pytest.raises(RoundError, match="not what this run goes on from"):
+    with pytest.raises(RoundError, match="cannot continue from"):
         step(world.state, StatementShown(now=9.0, statement=word(world.state, 4)))
     began, _ = opening(world.state)
     assert began.current is not None
-    with pytest.raises(RoundError, match="not what this run goes on from"):
+    with pytest.raises(RoundError, match="cannot continue from"):
         step(began, StatementShown(now=9.0, statement=word(began, 9)))
     given_up = replace(began, current=None)
     assert not given_up.may_learn

@@ -399,7 +399,7 @@ def test_a_coordinator_that_would_speak_tls12_refuses_to_run(tmp_path):
     with program(tmp_path, first="import grpc") as refusing:
         said, complained = refusing.communicate(timeout=60)
     assert refusing.returncode == 1 and "[" not in said[:1]
-    assert "would speak TLSv1.2" in complained and "GRPC_SSL_CIPHER_SUITES" in complained
+    assert "would accept TLSv1.2" in complained and "GRPC_SSL_CIPHER_SUITES" in complained
 
 
 @pytest.mark.parametrize(

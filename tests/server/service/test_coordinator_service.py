@@ -276,7 +276,7 @@ def test_member_fetches_contribution(tmp_path, fetch, capfd):
         # The revealer passes, and is told that no round is being revealed.
         refusal(found, fetch, OPENER)
     told = capfd.readouterr().out
-    assert told.count("called by somebody who is member") == 1
+    assert told.count("A caller with the role member may not call") == 1
     assert told.count("Round 1 is not being revealed") == 1
 
 
@@ -286,7 +286,7 @@ def test_operator_fetches_contribution(tmp_path, fetch, holder, capfd):
     bench = held_by_the_authority() if holder == "authority" else Bench.of(3)
     with serving(bench, tmp_path) as found:
         refusal(found, fetch, operator())
-    assert "called by somebody who is operator" in capfd.readouterr().out
+    assert "A caller with the role operator" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("fetch", [contribution, round_sum])
@@ -295,7 +295,7 @@ def test_where_members_decrypt_nobody_fetches_an_update(tmp_path, fetch, capfd):
         refusal(found, fetch, 0)
         with found.link(OPENER) as link, pytest.raises(NotInRoster):
             fetch(link, OPENER, found.run)
-    assert "called by somebody who is member" in capfd.readouterr().out
+    assert "A caller with the role member" in capfd.readouterr().out
 
 
 def test_operators_do_what_operators_do_and_nothing_else(tmp_path):

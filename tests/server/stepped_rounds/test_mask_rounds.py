@@ -183,7 +183,7 @@ async def test_a_round_that_failed_after_its_survivors_were_told_is_repeated_by_
         number = int(engine.run.state.published)
         assert np.array_equal(world.published(number), world.sum_of(range(6), number))
     reasons = table(tmp_path, "SELECT reason FROM rounds WHERE phase = 'abandoned'")
-    assert reasons[0] == ("Too few answered to put all clients' secrets together",)
+    assert reasons[0] == ("Too few clients answered to recover all clients' secrets",)
 
 
 async def test_messages_count_once_and_in_their_step(tmp_path):

@@ -1,15 +1,15 @@
-"""Secure aggregation by masks: the coordinator learns the sum of a round and no single vector.
+"""Secure aggregation with masks: the coordinator learns a round's sum and no single vector.
 
-Bonawitz et al., Practical secure aggregation for privacy-preserving machine learning (CCS 2017),
-on the sparse graph of Bell et al., Secure single-server aggregation with (poly)logarithmic
-overhead (CCS 2020), called SecAgg+. Every vector carries one mask of its client's own and one in
-common with every partner, which the partner subtracts. Those in common cancel in the sum; what
-is left of clients that dropped out, and the own masks of those that did not, the remaining
-clients help to take off, by shares of the seeds. There is no shared secret key.
+Bonawitz et al., Practical secure aggregation for privacy-preserving machine learning (CCS 2017), on
+the sparse graph of Bell et al., Secure single-server aggregation with (poly)logarithmic overhead
+(CCS 2020), called SecAgg+. Every vector carries one mask of its client's own. It also carries one
+mask in common with each partner, which the partner subtracts. Common masks cancel in the sum. The
+remaining clients help to remove the masks left by clients that dropped out, and the own masks of
+those that didn't, with shares of the seeds. There is no shared secret key.
 
-What it does not give: secrecy once as many of a client's neighbours as the threshold collude with
-the coordinator; secrecy of the sum; a check of what was summed; an answer if clients do not stay
-until the sum is unmasked.
+This scheme doesn't keep a client's vector secret once a threshold of its neighbours collude with
+the coordinator. It doesn't hide the sum, and doesn't check the summed values. It gives no result if
+clients don't stay until the sum is unmasked.
 """
 
 from fedrec.protection.masks.collector import Collector, Step

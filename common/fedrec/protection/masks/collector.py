@@ -1,12 +1,12 @@
-"""The coordinator's side of one round: collects what participants send, and unmasks the sum.
+"""The coordinator's side of one round: collect participants' messages, and unmask the sum.
 
-Five steps, each closed before the next opens: keys, shares, vectors, signatures, answers. What
-arrives is checked whole before anything changes; the same message twice counts once, another one
-of the same client is refused, and so is what arrives late. Nothing here is secret until answers
-arrive, and they lead to the sum only. A round's collector is made again after a crash by handing
-it the stored messages, and closing the same steps in the same order.
+The five steps are keys, shares, vectors, signatures and answers. Each closes before the next opens.
+A message is checked as a whole before anything changes. A duplicate counts once, and a different
+message from the same client is refused, as is a late one. Nothing here is secret until answers
+arrive, and they open only the sum. After a crash, a round's collector is rebuilt from the stored
+messages by closing the same steps in the same order.
 
-What it does not give: it cannot tell whether a client masked the vector that it should have.
+The collector can't tell whether a client masked the right vector.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ from fedrec.protection.vector import Integers
 
 Step = Literal["keys", "shares", "vectors", "signatures", "answers"]
 Mask = tuple[Callable[[], bytes], int]
-"""The key of a mask, made when it is needed, and the sign that takes it off."""
+"""The function that makes the key of a mask when it is needed, and the sign that removes it."""
 Content = TypeVar("Content")
 Name = TypeVar("Name", int, ClientId)
 
 
 class Collector:
-    """Collects one round.
+    """Collect one round.
 
     Args:
-        terms: the round's.
-        roster: of the epoch.
-        words: reads messages.
-        graph_seed: of the ring, drawn before the round opens; without effect where the
-            coordinator is taken for malicious.
+        terms: the round's terms.
+        roster: the epoch's roster.
+        words: the format of messages.
+        graph_seed: the seed of the ring, drawn before the round opens. It has no effect if the
+            coordinator is assumed to be malicious.
 
     Attributes:
-        step: what is being collected.
+        step: the present step.
         key_list: the participants' keys, once the list is closed.
-        round_digest: `KeyList.digest` of the closed list; every message is bound to it.
-        survivors: packed, once the vectors are closed.
+        round_digest: `KeyList.digest` of the closed list. Every message is bound to it.
+        survivors: the survivors, packed, once the vectors are closed.
     """
 
     def __init__(
@@ -91,20 +91,20 @@ class Collector:
 
     @property
     def n_vectors(self) -> int:
-        """How many vectors are in the sum."""
+        """The number of vectors in the sum."""
         return len(self._vectors)
 
     @property
     def graph(self) -> GraphParameters:
-        """The graph's numbers, once the list of keys is closed."""
+        """The parameters of the graph, once the list of keys is closed."""
         return self._terms.graph_of(len(self.key_list.keys))
 
     def add_keys(self, advertisement: KeyAdvertisement) -> None:
         """Take a client's keys.
 
         Raises:
-            NotInRoster, BadSignature: when no member made them for this round.
-            MalformedUpdate: when nobody could use them.
+            NotInRoster, BadSignature: no member made the keys for this round.
+            MalformedUpdate: the keys can't be used.
         """
         self._expect("keys")
         advertisement.verify(self._terms, self._roster)
@@ -112,19 +112,19 @@ class Collector:
         _put(self._advertised, advertisement.client_id, advertisement)
 
     def close_keys(self) -> KeyList:
-        """Return the participants, for all of them to see.
+        """Return the list of participants, for all of them to see.
 
         Raises:
-            RoundError: when they are too few.
-            RevealRefused: when no client would take part in so short a list.
-            KeysError: when a key appears twice.
-            SettingsError: when no graph of so many clients withstands what the terms say.
+            RoundError: there are too few.
+            RevealRefused: the list is too short for any client to take part.
+            KeysError: a key appears twice.
+            SettingsError: no graph of this many clients is safe under the terms.
         """
         self._expect("keys")
         count = len(self._advertised)
         if count < self._terms.minimum_summands or count > self._words.plan.max_summands:
             raise RoundError(
-                f"{count} clients advertised keys; the round needs "
+                f"{count} clients advertised keys, but the round needs "
                 f"{self._terms.minimum_summands} to {self._words.plan.max_summands}."
             )
         key_list = KeyList.of(self._advertised.values())
@@ -140,24 +140,24 @@ class Collector:
         """Take a participant's encrypted shares.
 
         Raises:
-            MalformedUpdate: when they are for others than its neighbours.
+            MalformedUpdate: the shares aren't for its neighbours.
         """
         self._expect("shares")
         own = self.key_list.position(client_id)
         holders = bundle.holders
         if self._ring and holders != self._ring[own]:
-            raise MalformedUpdate("The shares are for others than the client's neighbours.")
+            raise MalformedUpdate("The shares aren't for the client's neighbours.")
         if len(holders) != self.graph.degree or own in holders:
-            raise MalformedUpdate(f"Shares are for {self.graph.degree} other clients.")
+            raise MalformedUpdate(f"Give shares for {self.graph.degree} other clients.")
         if holders[-1] >= self.graph.n_clients:
-            raise MalformedUpdate("A share is for nobody in the list of keys.")
+            raise MalformedUpdate("A share is for a client that isn't in the list of keys.")
         _put(self._bundles, own, bundle)
 
     def close_shares(self) -> frozenset[int]:
-        """Return who goes on: those whose shares arrived.
+        """Return the clients that continue: those whose shares arrived.
 
         Raises:
-            RoundError: when somebody has too few neighbours left, so that nobody can go on.
+            RoundError: a client has too few neighbours left, so the round can't continue.
         """
         self._expect("shares")
         shared = frozenset(self._bundles)
@@ -174,14 +174,14 @@ class Collector:
         return shared
 
     def inbox(self, client_id: ClientId) -> Inbox:
-        """Return what a participant gets to mask with, once the shares are closed.
+        """Return a participant's material for masking, once the shares are closed.
 
         Raises:
-            RoundClosed: when the participant is not among those who go on.
+            RoundClosed: the participant's shares didn't arrive in time.
         """
         found = self._inboxes.get(self.key_list.position(client_id))
         if found is None:
-            raise RoundClosed("This client's shares did not arrive in time.")
+            raise RoundClosed("This client's shares didn't arrive in time.")
         return Inbox(shared=self._shared, owners=tuple(found), sealed=tuple(found.values()))
 
     def add_vector(self, client_id: ClientId, message: bytes) -> None:
@@ -191,8 +191,8 @@ class Collector:
             message: `MaskWords.message` of the masked words.
 
         Raises:
-            MalformedUpdate: for another length, plan or kind.
-            RoundClosed: when it comes too late, or its shares did.
+            MalformedUpdate: the message has another length, plan or kind.
+            RoundClosed: the vector is late, or its shares were.
         """
         self._expect("vectors")
         own, words = self._sharer(client_id), self._words.open(message)
@@ -200,15 +200,15 @@ class Collector:
             add_words(self._total, words, 1, n_wide=self._words.n_wide)
 
     def close_vectors(self, left_out: Collection[ClientId] = ()) -> bytes:
-        """Return the survivors, packed, for everybody who is still there to sign.
+        """Return the packed survivors, for all connected clients to sign.
 
         Args:
-            left_out: who is still there, but whose vectors are not in the sum, because others of
-                their cells dropped out.
+            left_out: connected clients whose vectors aren't in the sum, because others of their
+                cells dropped out.
 
         Raises:
-            RoundError: when too few are left to unmask the sum; no secret is asked for then.
-            PartialCell: when no participant would sign for those whose vectors were added.
+            RoundError: too few are left to unmask the sum. No secret is then requested.
+            PartialCell: the added vectors contain part of a cell, so no participant would sign.
         """
         self._expect("vectors")
         survivors = frozenset(self._vectors)
@@ -225,10 +225,10 @@ class Collector:
         return self.survivors
 
     def add_signature(self, client_id: ClientId, signature: bytes) -> None:
-        """Take the signature of somebody who shared, whether its vector is in the sum or not.
+        """Take the signature of a client that shared, even if its vector isn't in the sum.
 
         Raises:
-            BadSignature: when it is not over the set that `close_vectors` returned.
+            BadSignature: the signature isn't over the set that `close_vectors` returned.
         """
         self._expect("signatures")
         own = self._sharer(client_id)
@@ -237,16 +237,16 @@ class Collector:
         _put(self._signatures, own, signature)
 
     def close_signatures(self) -> None:
-        """Let answers come.
+        """Open the step of answers.
 
         Raises:
-            RoundError: when no participant could accept so few signatures.
+            RoundError: there are too few signatures for any participant to answer.
         """
         self._expect("signatures")
         self._check_alive(frozenset(self._signatures), "signed", of=frozenset(self._bundles))
         if len(self._signatures) < self.graph.quorum:
             raise RoundError(
-                f"{len(self._signatures)} signed the survivors, {self.graph.quorum} are needed."
+                f"{len(self._signatures)} signed the survivors, but {self.graph.quorum} are needed."
             )
         self.step = "answers"
 
@@ -259,11 +259,11 @@ class Collector:
         return {h: self._signatures[h] for h in holders if h in self._signatures}
 
     def add_answer(self, client_id: ClientId, given: GivenShares) -> None:
-        """Take the shares that somebody gives who signed.
+        """Take the shares from a client that signed.
 
         Raises:
-            MalformedUpdate: when they are of others than were entrusted to it, or of the kind
-                that must not be given, or none at all.
+            MalformedUpdate: the shares weren't entrusted to it, are of the kind that must not be
+                given, or are missing.
         """
         self._expect("answers")
         own = self._sharer(client_id)
@@ -271,13 +271,13 @@ class Collector:
         stayed = set(given.self_owners)
         left = set(given.key_owners)
         if not (stayed <= entrusted & self._vectors.keys() and left <= entrusted):
-            raise MalformedUpdate("Shares are given that were not entrusted to this client.")
+            raise MalformedUpdate("The answer has shares that weren't entrusted to this client.")
         if left & self._vectors.keys():
-            raise MalformedUpdate("Shares of a survivor's mask key are given.")
+            raise MalformedUpdate("The answer has shares of a survivor's mask key.")
         if entrusted and not stayed | left:
-            # One that can open nothing of what it was sent gives none either; it is not missed.
+            # A client that can't open any of its shares gives none, and isn't needed.
             raise MalformedUpdate(
-                f"The answer gives none of the shares of {len(entrusted)} clients that were "
+                f"The answer has none of the shares of {len(entrusted)} clients that were "
                 "entrusted to this one."
             )
         _put(self._given, own, given)
@@ -294,8 +294,8 @@ class Collector:
         """Return the exact sum of the survivors' vectors, int64 of shape (length,).
 
         Raises:
-            RoundError: when a secret cannot be put together.
-            RevealRefused: when no honest vectors add up to the sum.
+            RoundError: a secret can't be recovered.
+            RevealRefused: honest vectors can't add up to the sum.
         """
         self._expect("answers")
         masks = [
@@ -318,7 +318,7 @@ class Collector:
         return self._words.decode(total, len(self._vectors))
 
     def _shares(self) -> dict[int, dict[int, bytes]]:
-        """Return by owner, and place, what was given: of a seed or of a mask key."""
+        """Return the given shares, of a seed or of a mask key, by owner and place."""
         shares: dict[int, dict[int, bytes]] = {owner: {} for owner in sorted(self._bundles)}
         for holder, given in self._given.items():
             for owner, share in zip(given.self_owners, given.self_shares, strict=True):
@@ -338,7 +338,7 @@ class Collector:
         yield partial(self_mask_key, self.round_digest, seed, own=owner), -1
 
     def _common(self, owner: int, shares: dict[int, bytes]) -> Iterator[Mask]:
-        """Yield the masks that survivors had in common with a client that dropped out."""
+        """Yield the masks that survivors have in common with a client that dropped out."""
         keys = self.key_list.keys
 
         def is_right(raw: bytes) -> bool:
@@ -357,27 +357,27 @@ class Collector:
     def _sharer(self, client_id: ClientId) -> int:
         own = self.key_list.position(client_id)
         if own not in self._bundles:
-            raise RoundClosed("This client's shares did not arrive in time.")
+            raise RoundClosed("This client's shares didn't arrive in time.")
         return own
 
     def _check_alive(
         self, alive: frozenset[int], what: str, of: frozenset[int] | None = None
     ) -> None:
-        """Refuse to go on unless the secrets of all in ``of`` can still be put together."""
+        """Stop the round unless the secrets of all clients in ``of`` can still be recovered."""
         graph = self.graph
         needed = max(graph.threshold, self._terms.minimum_summands)
         if len(alive) < needed:
             raise RoundError(
-                f"{len(alive)} of {graph.n_clients} clients {what}; the round needs {needed}.",
-                remedy="Too many dropped out; the next round starts afresh.",
+                f"Only {len(alive)} of {graph.n_clients} clients {what}. The round needs {needed}.",
+                remedy="Too many clients dropped out. The next round starts again.",
             )
         for owner in of if of is not None else alive:
             own = graph.complete and owner in alive
             near = len(alive.intersection(self._bundles[owner].holders)) + own
             if near < graph.threshold:
                 raise RoundError(
-                    f"Of the neighbours of a client {near} {what}; {graph.threshold} are needed.",
-                    remedy="Too many dropped out; the next round starts afresh.",
+                    f"Only {near} neighbours of a client {what}. It needs {graph.threshold}.",
+                    remedy="Too many clients dropped out. The next round starts again.",
                 )
 
     def _expect(self, step: Step) -> None:
@@ -386,14 +386,14 @@ class Collector:
 
 
 def _put(store: dict[Name, Content], name: Name, content: Content) -> bool:
-    """Keep the first content of a name; tell whether it is new.
+    """Store the first content under a name. Return True if it is new.
 
     Raises:
-        ConflictingUpload: when another one is kept already.
+        ConflictingUpload: another content is already stored.
     """
     if name not in store:
         store[name] = content
         return True
     if store[name] != content:
-        raise ConflictingUpload("Another message of this client for this step is kept already.")
+        raise ConflictingUpload("Another message of this client for this step is already stored.")
     return False

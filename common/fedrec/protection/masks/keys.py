@@ -1,4 +1,4 @@
-"""A round's fresh keys, and what two participants make of them: a common mask, a box for shares."""
+"""A round's fresh keys, and the masks and encrypted shares that participants derive from them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEY_BYTES = 32
 
 
 def private_key(raw: bytes) -> X25519PrivateKey:
-    """Return the X25519 key that 32 private bytes stand for."""
+    """Return the X25519 key of 32 private bytes."""
     return X25519PrivateKey.from_private_bytes(raw)
 
 
@@ -42,28 +42,28 @@ def public_key(raw: bytes) -> bytes:
 
 
 def exchange(private: X25519PrivateKey, public: bytes) -> bytes:
-    """Return the X25519 secret of two keys, input for a key derivation.
+    """Return the X25519 secret of two keys, as input for a key derivation.
 
     Raises:
-        KeysError: when the public key is none.
+        KeysError: the public key isn't valid.
     """
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
-        raise KeysError("A participant's X25519 key is not usable.") from None
+        raise KeysError("A participant's X25519 key can't be used.") from None
 
 
 _TRIAL = X25519PrivateKey.from_private_bytes(bytes(range(32)))
-"""Whether a key is of low order does not depend on the other one; this one is nobody's."""
+"""A throwaway private key. Whether a public key is of low order doesn't depend on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyAdvertisement:
-    """One client's public keys of one round.
+    """One client's public keys for one round.
 
     Attributes:
-        mask_key: X25519 key with which masks are agreed, 32 bytes.
-        share_key: X25519 key to which shares are encrypted, 32 bytes.
+        mask_key: the X25519 key for agreeing on masks, 32 bytes.
+        share_key: the X25519 key that shares are encrypted to, 32 bytes.
         signature: the client's Ed25519 signature over `statement`, 64 bytes.
     """
 
@@ -89,20 +89,20 @@ class KeyAdvertisement:
         """Check that a member of the roster made these keys for this round.
 
         Raises:
-            NotInRoster: when the client is no member.
-            BadSignature: when a key was exchanged, or belongs to another round.
+            NotInRoster: the client isn't a member.
+            BadSignature: a key was replaced, or belongs to another round.
         """
         verify(roster.member(self.client_id).signing_key, self.statement(terms), self.signature)
 
     def check_usable(self) -> None:
-        """Check that others can agree on secrets with these keys.
+        """Check that other clients can agree on secrets with these keys.
 
         Raises:
-            MalformedUpdate: when both are the same, or one gives everybody the same secret (a point
-                of low order, RFC 7748, section 6.1).
+            MalformedUpdate: both keys are the same, or one gives every client the same secret (a
+                point of low order, RFC 7748, section 6.1).
         """
         if self.mask_key == self.share_key:
-            raise MalformedUpdate("The mask key is the share key, too.")
+            raise MalformedUpdate("The mask key and the share key are the same.")
         try:
             for key in (self.mask_key, self.share_key):
                 exchange(_TRIAL, key)
@@ -111,11 +111,11 @@ class KeyAdvertisement:
 
 
 class RoundKeys(Secret):
-    """One client's private keys of one round.
+    """One client's private keys for one round.
 
     Args:
-        mask: private X25519 key for masks, 32 bytes.
-        share: private X25519 key for shares, 32 bytes.
+        mask: the private X25519 key for masks, 32 bytes.
+        share: the private X25519 key for shares, 32 bytes.
     """
 
     __slots__ = ("mask", "share")
@@ -126,7 +126,7 @@ class RoundKeys(Secret):
 
     @classmethod
     def create(cls) -> RoundKeys:
-        """Make new keys."""
+        """Make new random keys."""
         return cls(mask=secrets.token_bytes(KEY_BYTES), share=secrets.token_bytes(KEY_BYTES))
 
     def public_halves(self) -> tuple[bytes, bytes]:
@@ -134,7 +134,7 @@ class RoundKeys(Secret):
         return public_key(self.mask), public_key(self.share)
 
     def advertise(self, terms: MaskTerms, identity: Identity) -> KeyAdvertisement:
-        """Return the signed public halves."""
+        """Return the public keys, signed."""
         mask_key, share_key = self.public_halves()
         unsigned = KeyAdvertisement(
             client_id=identity.client_id, mask_key=mask_key, share_key=share_key
@@ -151,7 +151,7 @@ def _few_enough(keys: Sequence[Any], field: str) -> Sequence[Any]:
 class KeyList:
     """All participants of a round, in the order of their client ids.
 
-    A participant's position here names it in all later messages. Its shares stand at place
+    A participant's position here identifies it in all later messages. Its shares have the place
     position + 1.
     """
 
@@ -162,10 +162,10 @@ class KeyList:
 
     @classmethod
     def of(cls, keys: Iterable[KeyAdvertisement]) -> KeyList:
-        """Sort advertisements.
+        """Sort advertisements by client.
 
         Raises:
-            KeysError: when a client or a key appears twice.
+            KeysError: a client or a key appears twice.
         """
         ordered = tuple(sorted(keys, key=_client))
         found = cls(ordered)
@@ -183,17 +183,17 @@ class KeyList:
         """Return a participant's position.
 
         Raises:
-            KeysError: when the client is no participant.
+            KeysError: the client isn't a participant.
         """
         position = bisect_left(self.keys, client_id, key=_client)
         if position == len(self.keys) or self.keys[position].client_id != client_id:
-            raise KeysError(f"The client {client_id[:16]}... is not in the round's list of keys.")
+            raise KeysError(f"The client {client_id[:16]}... isn't in the round's list of keys.")
         return position
 
     def digest(self, terms: MaskTerms) -> bytes:
         """Return the digest of the round, its participants and all their keys.
 
-        It is made once: every step asks for it, and a list may have thousands of keys.
+        It is computed once, because every step needs it and a list may have thousands of keys.
         """
         known = self._digests.get(terms)
         if known is None:
@@ -205,7 +205,7 @@ class KeyList:
         return known
 
     def verify(self, terms: MaskTerms, roster: Roster) -> None:
-        """Check every signature; see `KeyAdvertisement.verify`."""
+        """Check every signature (see `KeyAdvertisement.verify`)."""
         KeyList.of(self.keys)
         for one in self.keys:
             one.verify(terms, roster)
@@ -218,7 +218,7 @@ def _client(advertisement: KeyAdvertisement) -> ClientId:
 NONCE = bytes(12)
 TAG_BYTES = 16
 SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
-"""Bytes of one holder's encrypted shares of the two secrets."""
+"""The number of bytes of one holder's encrypted shares of the two secrets."""
 
 
 def pair_mask_key(
@@ -228,8 +228,8 @@ def pair_mask_key(
 
     Args:
         round_digest: `KeyList.digest`.
-        private: the mask key of the participant at position ``own``.
-        public: that of the one at position ``other``.
+        private: the private mask key of the participant at position ``own``.
+        public: the public mask key of the participant at position ``other``.
     """
     low, high = min(own, other), max(own, other)
     info = canonical("fedrec pair mask v1", round_digest, low, high, "low adds, high subtracts")
@@ -244,7 +244,7 @@ def self_mask_key(round_digest: bytes, seed: bytes, *, own: int) -> bytes:
 
 
 def self_commitment(round_digest: bytes, seed: bytes, *, own: int) -> bytes:
-    """Return 32 bytes by which a seed that was put together is recognised; they hide it."""
+    """Return 32 bytes that identify a recovered seed without revealing it."""
     return digest("fedrec self mask commitment v1", round_digest, own, seed)
 
 
@@ -272,10 +272,10 @@ def open_shares(
     holder: int,
     sealed: bytes,
 ) -> tuple[bytes, bytes]:
-    """Return the share of the owner's mask seed and that of its mask key.
+    """Return the shares of the owner's mask seed and mask key.
 
     Raises:
-        BadSignature: when they were encrypted for another pair or round, or changed.
+        BadSignature: the shares were encrypted for another pair or round, or were changed.
     """
     key = _box_key(round_digest, private, public, owner, holder)
     try:
@@ -284,7 +284,7 @@ def open_shares(
         plain = b""
     if len(plain) != 2 * SHARE_BYTES:
         raise BadSignature(
-            "Encrypted shares do not open: they were changed, or made for another pair or round."
+            "Encrypted shares don't open: they were changed, or made for another pair or round."
         )
     return plain[:SHARE_BYTES], plain[SHARE_BYTES:]
 
@@ -307,10 +307,10 @@ _AES_BLOCK = 16
 
 
 def add_words(total: Words, words: Words, sign: int, *, n_wide: int) -> None:
-    """Add words to a sum in place, or subtract them where ``sign`` is -1.
+    """Add words to a sum in place, or subtract them if ``sign`` is -1.
 
     Args:
-        n_wide: how many wide values both begin with.
+        n_wide: the number of wide values at the start of both.
     """
     combine = np.add if sign > 0 else np.subtract
     end = 2 * n_wide
@@ -320,12 +320,12 @@ def add_words(total: Words, words: Words, sign: int, *, n_wide: int) -> None:
 
 
 def add_mask(words: Words, key: bytes, sign: int, *, n_wide: int) -> None:
-    """Add the mask of a key to ``words`` in place, or subtract it where ``sign`` is -1.
+    """Add the mask of a key to ``words`` in place, or subtract it if ``sign`` is -1.
 
     Both the cipher and the sum release the interpreter's lock.
 
     Args:
-        n_wide: how many wide values the words begin with.
+        n_wide: the number of wide values at the start of the words.
     """
     encryptor = Cipher(AES256(key), CTR(bytes(_AES_BLOCK))).encryptor()
     step = BLOCK_BYTES // WORD_BYTES

@@ -1,4 +1,4 @@
-"""What participants and the collector send each other after the keys, as values and as bytes."""
+"""Messages between participants and the collector after the keys, as values and as bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _positions(found: Sequence[int], field: str) -> tuple[int, ...]:
 def _pieces(raw: bytes, field: str, *, length: int) -> tuple[bytes, ...]:
     if len(raw) % length:
         raise MalformedUpdate(
-            f"{field} has {len(raw)} bytes; expected positions of {length} bytes each."
+            f"{field} has {len(raw)} bytes, but must have {length} bytes for each position."
         )
     return tuple(raw[start : start + length] for start in range(0, len(raw), length))
 
@@ -38,7 +38,7 @@ Shares = Annotated[tuple[bytes, ...], partial(_pieces, length=SHARE_BYTES), b"".
 
 
 def pack(positions: Iterable[int], count: int) -> bytes:
-    """Return ceil(count / 8) bytes; bit i of the little-endian number stands for position i."""
+    """Return ceil(count / 8) bytes, in which bit i of the little-endian number is position i."""
     number = 0
     for position in positions:
         number |= 1 << position
@@ -49,11 +49,11 @@ def unpack(packed: bytes, count: int) -> frozenset[int]:
     """Return the set that `pack` wrote.
 
     Raises:
-        MalformedUpdate: for another length, or positions from ``count`` on.
+        MalformedUpdate: the length is wrong, or a position isn't below ``count``.
     """
     number = int.from_bytes(packed, "little")
     if len(packed) != -(-count // 8) or number >> count:
-        raise MalformedUpdate(f"The bytes are no set of positions below {count}.")
+        raise MalformedUpdate(f"The bytes aren't a set of positions below {count}.")
     return frozenset(position for position in range(count) if number >> position & 1)
 
 
@@ -62,9 +62,9 @@ class ShareBundle:
     """One owner's encrypted shares.
 
     Attributes:
-        holders: positions of those who shall hold them, ascending.
-        sealed: for each holder `SEALED_BYTES` bytes that only it can open.
-        commitment: 32 bytes by which the collector recognises the seed of the self mask.
+        holders: the positions of their holders, ascending.
+        sealed: `SEALED_BYTES` bytes for each holder, which only that holder can open.
+        commitment: 32 bytes that let the collector check the seed of the self mask.
     """
 
     holders: Positions
@@ -74,16 +74,16 @@ class ShareBundle:
     def __post_init__(self) -> None:
         _check_pairs(self.holders, self.sealed, SEALED_BYTES)
         if len(self.commitment) != 32:
-            raise MalformedUpdate("A commitment has 32 bytes.")
+            raise MalformedUpdate("A commitment must have 32 bytes.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inbox:
-    """What the collector hands to one holder.
+    """The collector's message to one holder of shares.
 
     Attributes:
-        shared: all participants that sent a bundle, packed (`positions.pack`).
-        owners: positions of those who chose this holder, ascending.
+        shared: the participants that sent a bundle, packed (`positions.pack`).
+        owners: the positions of the clients that chose this holder, ascending.
         sealed: each owner's `SEALED_BYTES` bytes for it.
     """
 
@@ -97,13 +97,13 @@ class Inbox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenShares:
-    """A holder's answer: for every owner one share, never both.
+    """A holder's answer, with one share for every owner, never both.
 
     Attributes:
-        self_owners: survivors, ascending.
-        self_shares: shares of the seeds of their self masks.
-        key_owners: those who dropped out, ascending.
-        key_shares: shares of their mask keys.
+        self_owners: the positions of survivors, ascending.
+        self_shares: the shares of the seeds of their self masks.
+        key_owners: the positions of clients that dropped out, ascending.
+        key_shares: the shares of their mask keys.
     """
 
     self_owners: Positions
@@ -115,16 +115,16 @@ class GivenShares:
         _check_pairs(self.self_owners, self.self_shares, SHARE_BYTES)
         _check_pairs(self.key_owners, self.key_shares, SHARE_BYTES)
         if set(self.self_owners) & set(self.key_owners):
-            raise MalformedUpdate("Both shares of one participant are given.")
+            raise MalformedUpdate("The answer has both shares of one participant.")
 
 
 def survivors_statement(round_digest: bytes, shared: bytes, survivors: bytes) -> bytes:
-    """Return what every survivor signs: who, of which list of keys, shared and is in the sum.
+    """Return the bytes that survivors sign: the list of keys, the sharers and the summed clients.
 
     Args:
         round_digest: `KeyList.digest`.
-        shared: those who sent bundles, packed.
-        survivors: those whose vectors are in the sum, packed.
+        shared: the clients that sent bundles, packed.
+        survivors: the clients whose vectors are in the sum, packed.
     """
     return canonical("fedrec mask survivors v1", round_digest, shared, survivors)
 
@@ -139,7 +139,7 @@ def _check_pairs(positions: tuple[int, ...], contents: tuple[bytes, ...], length
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FirstKeys:
-    """A client's keys, which its name isn't in, and the digest of the model that it starts from."""
+    """A client's keys without its id, and the digest of the model that it starts from."""
 
     base_state: Digest
     mask_key: Digest
@@ -149,7 +149,7 @@ class _FirstKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Signatures:
-    """Signatures of the survivors, by position."""
+    """The survivors' signatures by position."""
 
     positions: Positions
     signatures: Annotated[tuple[bytes, ...], partial(_pieces, length=SIGNATURE_BYTES), b"".join]
@@ -176,7 +176,7 @@ def keys_to_bytes(keys: KeyAdvertisement, base_state: bytes) -> bytes:
 
 
 def keys_from_bytes(client_id: ClientId, raw: bytes) -> tuple[KeyAdvertisement, bytes]:
-    """Read what `keys_to_bytes` wrote; the signature is not verified."""
+    """Read the keys that `keys_to_bytes` wrote, without verifying the signature."""
     found = _FIRST.from_bytes(raw)
     keys = KeyAdvertisement(
         client_id=client_id,
@@ -188,15 +188,15 @@ def keys_from_bytes(client_id: ClientId, raw: bytes) -> tuple[KeyAdvertisement, 
 
 
 def base_state_from_bytes(raw: bytes) -> bytes:
-    """Read the digest of the model in what `keys_to_bytes` wrote."""
+    """Read the digest of the model that `keys_to_bytes` wrote."""
     return _FIRST.from_bytes(raw).base_state
 
 
 def key_list_from_bytes(raw: bytes) -> KeyList:
-    """Read what `KEY_LIST` wrote; signatures are not verified.
+    """Read the list that `KEY_LIST` wrote, without verifying signatures.
 
     Raises:
-        ProtocolError: when it is none, or a client or a key appears twice.
+        ProtocolError: the bytes aren't a list of keys, or a client or a key appears twice.
     """
     try:
         return KeyList.of(KEY_LIST.from_bytes(raw).keys)
@@ -212,7 +212,7 @@ def signatures_to_bytes(signatures: Mapping[int, bytes]) -> bytes:
 
 
 def signatures_from_bytes(raw: bytes) -> dict[int, bytes]:
-    """Read what `signatures_to_bytes` wrote."""
+    """Read the signatures that `signatures_to_bytes` wrote."""
     found = _SIGNATURES.from_bytes(raw)
     if len(found.positions) != len(found.signatures):
         raise MalformedUpdate(f"{len(found.positions)} positions need as many signatures.")

@@ -1,4 +1,4 @@
-"""A client's side of one round: advertise, share, mask, sign, give; and what it keeps between."""
+"""A client's side of one round: advertise, share, mask, sign and give, and the state between."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ _KEY_LIST_BYTES = 32 + 32 + 32 + 64
 
 @dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class ParticipantState(Secret):
-    """A participant's memory; secrets are emptied as soon as no later step needs them.
+    """A participant's state. Secrets are deleted once no later step needs them.
 
     Attributes:
-        phase: the last step that was taken.
-        terms: digest of the round's terms.
-        keys: private keys; empty bytes once the vector is masked.
-        key_list: all participants; none before the shares were made.
-        holders: positions of those who hold this client's shares.
-        self_seed: seed of the self mask; empty once the vector is masked.
-        shared: who sent shares, packed; empty before the vector was masked.
-        held: shares by owner: (of the self mask's seed, of the mask key). In a complete graph also
-            its own, from the start; those of others once the vector is masked.
-        survivors: the set that was signed, packed; empty before. Never changed afterwards.
+        phase: the last completed step.
+        terms: the digest of the round's terms.
+        keys: the private keys, or empty bytes once the vector is masked.
+        key_list: all participants, or none before the shares are made.
+        holders: the positions of the clients that hold this client's shares.
+        self_seed: the seed of the self mask, or empty once the vector is masked.
+        shared: the clients that sent shares, packed, or empty before the vector is masked.
+        held: shares by owner: (of the self mask's seed, of the mask key). In a complete graph, it
+            has its own from the start. It has those of others once the vector is masked.
+        survivors: the signed set, packed, or empty before signing. It never changes afterwards.
     """
 
     phase: Phase
@@ -74,7 +74,7 @@ class ParticipantState(Secret):
     survivors: bytes = b""
 
     def to_bytes(self) -> bytes:
-        """Return everything, secrets included, for a file that only its owner can read."""
+        """Return the state, secrets included, for a file that only its owner can read."""
         held = [owner.to_bytes(4, "big") + b"".join(shares) for owner, shares in self.held.items()]
         fields: dict[str, JsonValue] = {
             "phase": self.phase,
@@ -92,10 +92,10 @@ class ParticipantState(Secret):
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> ParticipantState:
-        """Read what `to_bytes` wrote.
+        """Read the state that `to_bytes` wrote.
 
         Raises:
-            KeysError: when it is damaged.
+            KeysError: the state is damaged.
         """
         document = Document.parse(raw, KIND, "The participant's state")
         phase = document.text("phase")
@@ -142,15 +142,15 @@ def _text(rows: Iterable[bytes]) -> str:
 def _rows(document: Document, name: str, length: int) -> list[bytes]:
     raw = document.raw(name)
     if len(raw) % length:
-        raise KeysError(f"The participant's state is damaged: {name} is cut short.")
+        raise KeysError(f"The participant's state is damaged: {name} is truncated.")
     return [raw[start : start + length] for start in range(0, len(raw), length)]
 
 
-_SPLIT = "The coordinator told clients different things. Nothing was opened; tell the data owners."
+_SPLIT = "The coordinator told clients different things. Nothing was opened. Tell the data owners."
 
 
 class Participant(Secret):
-    """One client in one round; made by `begin` or `from_bytes`."""
+    """One client in one round, made by `begin` or `from_bytes`."""
 
     __slots__ = ("_client_id", "_state", "_terms")
 
@@ -163,7 +163,7 @@ class Participant(Secret):
 
     @classmethod
     def begin(cls, terms: MaskTerms, identity: Identity) -> tuple[Participant, KeyAdvertisement]:
-        """Make the round's keys and advertise them. Call it once a round, ever."""
+        """Make the round's keys and advertise them. Call this only once a round."""
         keys = RoundKeys.create()
         state = ParticipantState(
             phase="advertised", terms=_terms_digest(terms, identity.client_id), keys=keys
@@ -172,10 +172,10 @@ class Participant(Secret):
 
     @classmethod
     def from_bytes(cls, terms: MaskTerms, client_id: ClientId, raw: bytes) -> Participant:
-        """Go on where `to_bytes` was called.
+        """Resume from the state that `to_bytes` returned.
 
         Raises:
-            KeysError: when the bytes are damaged or of another round.
+            KeysError: the bytes are damaged or belong to another round.
         """
         return cls(terms, client_id, ParticipantState.from_bytes(raw))
 
@@ -185,27 +185,27 @@ class Participant(Secret):
 
     @property
     def phase(self) -> Phase:
-        """The last step that was taken."""
+        """The last completed step."""
         return self._state.phase
 
     @property
     def round_digest(self) -> bytes:
-        """`KeyList.digest` of the list that this client shared its secrets among."""
+        """`KeyList.digest` of the list among which this client shared its secrets."""
         return self._round_digest
 
     def share(self, key_list: KeyList, roster: Roster, graph_seed: bytes = b"") -> ShareBundle:
         """Share two secrets among neighbours: the seed of the self mask, and the mask key.
 
         Args:
-            key_list: all participants' advertisements, as the coordinator relays them.
-            roster: of the epoch, verified.
-            graph_seed: of the ring; without effect under a malicious coordinator.
+            key_list: all participants' advertisements, as relayed by the coordinator.
+            roster: the epoch's verified roster.
+            graph_seed: the seed of the ring, without effect under a malicious coordinator.
 
         Raises:
-            NotInRoster, BadSignature: when an advertisement is not by a member, for this round.
-            PartialCell: without some of those with whom others are always summed.
-            RevealRefused: when there are too few participants; see `Tolerance.fewest_listed`.
-            SettingsError: when no graph of so many clients withstands what the terms say.
+            NotInRoster, BadSignature: an advertisement isn't from a member for this round.
+            PartialCell: some members of a cell's core are missing.
+            RevealRefused: there are too few participants (see `Tolerance.fewest_listed`).
+            SettingsError: no graph of this many clients is safe under the terms.
         """
         self._expect("advertised")
         state, terms = self._state, self._terms
@@ -214,7 +214,7 @@ class Participant(Secret):
         advertised = key_list.keys[own]
         expected = state.keys.public_halves()
         if (advertised.mask_key, advertised.share_key) != expected:
-            raise KeysError("The list of keys has other keys for this client than it advertised.")
+            raise KeysError("The list of keys doesn't have the keys that this client advertised.")
         self._check_whole(roster, key_list.participants, "The list of keys")
         graph = terms.graph_of(len(key_list.keys))
         holders = _holders(graph, key_list, own, terms, graph_seed)
@@ -255,30 +255,30 @@ class Participant(Secret):
         )
 
     def mask(self, inbox: Inbox, words: Words, *, n_wide: int) -> Words:
-        """Return the words under the self mask and the masks of all partners, and keep shares.
+        """Return the words under the self mask and the masks of all partners, and store shares.
 
         Args:
-            inbox: what the coordinator relays.
-            words: `MaskWords.encode` of the vector; left as it is.
+            inbox: the message that the coordinator relayed.
+            words: `MaskWords.encode` of the vector, which isn't changed.
             n_wide: `MaskWords.n_wide`.
 
         Raises:
-            MalformedUpdate: when the inbox makes no sense.
-            RevealRefused: when too few neighbours remain.
-            SplitView: when all shares were made for another list of keys than this client's.
+            MalformedUpdate: the inbox isn't consistent.
+            RevealRefused: too few neighbours remain.
+            SplitView: all shares were made for another list of keys than this client's.
         """
         self._expect("shared")
         state, own = self._state, self._own
         shared = messages.unpack(inbox.shared, len(state.key_list.keys))
         self._check_sharers(shared)
         if own in inbox.owners or not shared.issuperset(inbox.owners):
-            raise MalformedUpdate("Shares came from somebody who did not share.")
+            raise MalformedUpdate("A share came from a client that didn't share its secrets.")
         round_digest = self._round_digest
         held = self._open_all(inbox, round_digest)
         if inbox.owners and not held:
             raise SplitView(
-                f"None of the shares of {len(inbox.owners)} clients opens: they were made for "
-                "another list of keys than the one that this client was shown.",
+                f"None of the shares of {len(inbox.owners)} clients can be opened. They were made "
+                "for another list of keys than the one that this client received.",
                 remedy=_SPLIT,
             )
         partners = (shared & set(state.holders)) | set(inbox.owners)
@@ -291,7 +291,7 @@ class Participant(Secret):
             add_mask(masked, key, 1 if own < other else -1, n_wide=n_wide)
         state.held |= held
         state.shared = inbox.shared
-        # From here on nobody, not even this client, can take the masks off alone.
+        # From here on, no party can remove the masks alone, not even this client.
         state.keys = RoundKeys(mask=b"", share=b"")
         state.self_seed = b""
         state.phase = "masked"
@@ -312,21 +312,21 @@ class Participant(Secret):
                     sealed=sealed,
                 )
             except (BadSignature, KeysError):
-                # An owner that harms itself must not take its neighbours out of the round.
+                # An owner that sends bad shares must not remove its neighbours from the round.
                 continue
         return held
 
     def sign(self, survivors: bytes, identity: Identity, roster: Roster) -> bytes:
-        """Sign, once and for good, whose vectors are in the sum; the same set may be repeated.
+        """Sign the set of clients in the sum. Only the same set may be signed again.
 
         Args:
-            survivors: the set, packed (`messages.pack`).
-            roster: of the epoch, verified.
+            survivors: the set of survivors, packed (`messages.pack`).
+            roster: the epoch's verified roster.
 
         Raises:
-            PartialCell: without some of those with whom others are always summed.
-            RevealRefused: when it names somebody who did not share, or is another than the one
-                that was signed before.
+            PartialCell: some members of a cell's core are missing.
+            RevealRefused: the set contains a client that didn't share, or differs from the set
+                signed before.
         """
         self._expect("masked", "signed")
         state = self._state
@@ -337,7 +337,7 @@ class Participant(Secret):
         count = len(state.key_list.keys)
         found = messages.unpack(survivors, count)
         if not found <= messages.unpack(state.shared, count):
-            raise RevealRefused("Survivors are named who never shared their secrets.")
+            raise RevealRefused("The survivors include clients that never shared their secrets.")
         everybody = state.key_list.participants
         self._check_whole(roster, (everybody[one] for one in found), "The set of survivors")
         state.survivors = survivors
@@ -345,15 +345,15 @@ class Participant(Secret):
         return identity.sign(survivors_statement(self._round_digest, state.shared, survivors))
 
     def give(self, signatures: Mapping[int, bytes], roster: Roster) -> GivenShares:
-        """Give one share for every owner: of the mask key if it dropped out, else of its seed.
+        """Give one share for every owner: of its mask key if it dropped out, else of its seed.
 
         Args:
-            signatures: by position, of the set that this client signed.
+            signatures: the signatures of the set that this client signed, by position.
 
         Raises:
-            RevealRefused: when fewer neighbours than the threshold, or fewer clients than the
-                quorum, signed the same set.
-            SplitView: when somebody signed another set, or for another list of keys.
+            RevealRefused: fewer neighbours than the threshold, or fewer clients than the quorum,
+                signed the same set.
+            SplitView: a client signed another set, or for another list of keys.
         """
         self._expect("signed")
         state, graph = self._state, self._graph
@@ -363,8 +363,8 @@ class Participant(Secret):
         if near < graph.threshold or len(agreeing) < graph.quorum:
             raise RevealRefused(
                 f"{len(agreeing)} clients signed the same set of survivors, {near} of them "
-                f"neighbours; {graph.quorum} and {graph.threshold} are needed.",
-                remedy="Too many dropped out, or the coordinator told them different things.",
+                f"neighbours. The round needs {graph.quorum}, and {graph.threshold} neighbours.",
+                remedy="Too many clients dropped out, or the coordinator gave them different sets.",
             )
         self_shares = {o: held[0] for o, held in state.held.items() if o in survivors}
         key_shares = {o: held[1] for o, held in state.held.items() if o not in survivors}
@@ -376,7 +376,7 @@ class Participant(Secret):
         )
 
     def _agreeing(self, signatures: Mapping[int, bytes], roster: Roster) -> set[int]:
-        """Return those who shared and signed what this client signed, itself included."""
+        """Return the clients that shared and signed the same set as this one, including itself."""
         state = self._state
         statement = survivors_statement(self._round_digest, state.shared, state.survivors)
         own = self._own
@@ -389,10 +389,10 @@ class Participant(Secret):
                 verify(member.signing_key, statement, signatures[position])
                 agreeing.add(position)
         if others := len(signed - agreeing):
-            # An honest coordinator verifies a signature before it hands it on.
+            # An honest coordinator verifies a signature before it relays it.
             raise SplitView(
-                f"{others} of {len(signed)} clients signed something else than the survivors and "
-                "the list of keys that this client was shown.",
+                f"{others} of {len(signed)} clients signed other survivors, or another list of "
+                "keys, than this client received.",
                 remedy=_SPLIT,
             )
         return agreeing
@@ -403,12 +403,12 @@ class Participant(Secret):
         needed = max(graph.threshold, self._terms.minimum_summands)
         near = len(found & set(self._state.holders)) + graph.complete
         if self._own not in found:
-            raise RevealRefused("This client is not among those who shared.")
+            raise RevealRefused("This client isn't among those that shared.")
         if len(found) < needed or near < graph.threshold:
             raise RevealRefused(
-                f"{len(found)} clients shared, {near} of them neighbours; a sum needs {needed} "
-                f"and {graph.threshold}.",
-                remedy="Too many clients dropped out; the next round starts afresh.",
+                f"Only {len(found)} clients shared, {near} of them neighbours. A sum needs "
+                f"{needed}, and {graph.threshold} neighbours.",
+                remedy="Too many clients dropped out. The next round starts again.",
             )
 
     def _check_whole(self, roster: Roster, clients: Iterable[ClientId], what: str) -> None:
@@ -430,8 +430,8 @@ class Participant(Secret):
     def _expect(self, *phases: Phase) -> None:
         if self._state.phase not in phases:
             raise RoundError(
-                f"This client is past or before that step: its last one was {self.phase!r}.",
-                remedy="Send again what was stored with that step.",
+                f"This client can't take that step now. Its last one was {self.phase!r}.",
+                remedy="Send the message again that was stored with that step.",
             )
 
 

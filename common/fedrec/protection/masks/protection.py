@@ -1,8 +1,9 @@
-"""Masks among the other protections: the same plan and context, but no message without a round.
+"""Adapt masks to the interface of protections. A message exists only within a round.
 
-A message is masked by its client together with the other clients of one round
-(`fedrec.protection.masks.participant`), and a sum is unmasked with their help
-(`fedrec.protection.masks.collector`). So nobody protects a vector alone, and nobody holds a key.
+A client masks its message together with the other clients of one round
+(`fedrec.protection.masks.participant`). Those clients also help to unmask the sum
+(`fedrec.protection.masks.collector`). No client can therefore protect a vector alone, and no party
+has a key.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Masks(SteppedProtection):
 
     def round_protocol(self, settings: ProtectionSettings) -> RoundProtocol:
         """Return both sides of a round's five steps."""
-        # Settings are read, and `fedrec --help` is answered, without protocol buffers.
+        # Reading settings and `fedrec --help` must not import protocol buffers.
         from fedrec.protection.masks.rounds import MaskRounds
 
         return MaskRounds(settings.tolerance)

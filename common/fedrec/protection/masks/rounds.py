@@ -1,4 +1,4 @@
-"""Rounds under masks as bytes: both sides of their five steps behind the protections' interface."""
+"""Rounds under masks as bytes: both sides of their five steps, as protections need them."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ UNMASK_THREADS = 2
 
 
 class MaskRounds(RoundProtocol):
-    """Keys, shares, masked vectors, signatures and answers.
+    """The rounds of masks: keys, shares, masked vectors, signatures and answers.
 
     Args:
-        tolerance: decides the graph of every round.
+        tolerance: the tolerance that decides the graph of every round.
     """
 
     def __init__(self, tolerance: Tolerance) -> None:
@@ -54,7 +54,7 @@ class MaskRounds(RoundProtocol):
         return side, keys_to_bytes(keys, terms.base_state)
 
     def resume(self, terms: RoundTerms, identity: Identity, state: bytes) -> ClientSide:
-        """Return a client's side as it was stored."""
+        """Return a client's side from its stored state."""
         participant = Participant.from_bytes(
             MaskTerms.of(terms, self._tolerance), identity.client_id, state
         )
@@ -65,7 +65,7 @@ class MaskRounds(RoundProtocol):
         return base_state_from_bytes(body)
 
     def check_first(self, terms: RoundTerms, client_id: ClientId, body: bytes) -> None:
-        """Check advertised keys by themselves."""
+        """Check one client's advertised keys."""
         keys, _ = keys_from_bytes(client_id, body)
         keys.verify(MaskTerms.of(terms, self._tolerance), terms.roster)
         keys.check_usable()
@@ -77,7 +77,7 @@ class MaskRounds(RoundProtocol):
         spec: VectorSpec,
         plan: ProtectionPlan,
     ) -> CoordinatorSide:
-        """Close the list of keys and return what collects the rest."""
+        """Close the list of keys, and return the object that collects the rest."""
         collector = Collector(
             MaskTerms.of(terms, self._tolerance),
             terms.roster,
@@ -106,7 +106,7 @@ class _MaskedClient(ClientSide):
         return self._participant.round_digest
 
     def answer(self, step: str, material: bytes) -> bytes:
-        """Return encrypted shares, a signature of the survivors, or shares that others hold."""
+        """Return encrypted shares, a signature of the survivors, or the requested shares."""
         participant, roster = self._participant, self._terms.roster
         if step == SHARES:
             keys = key_list_from_bytes(material)
@@ -115,7 +115,7 @@ class _MaskedClient(ClientSide):
             return participant.sign(material, self._identity, roster)
         if step == ANSWER:
             return GIVEN.to_bytes(participant.give(signatures_from_bytes(material), roster))
-        raise RoundError("Keys are advertised once, as the answer to a round's opening.")
+        raise RoundError("Keys are advertised once, in answer to a round's opening.")
 
     def protect(
         self, material: bytes, vector: Integers, spec: VectorSpec, plan: ProtectionPlan
@@ -154,14 +154,14 @@ class _MaskedSum(CoordinatorSide):
             else:
                 collector.add_answer(client_id, GIVEN.from_bytes(body))
         except KeysError:
-            raise RoundClosed("This client is not in the round's list of keys.") from None
+            raise RoundClosed("This client isn't in the round's list of keys.") from None
 
     def add_vector(self, client_id: ClientId, message: bytes) -> None:
         """Add a masked vector to the sum."""
         self._collector.add_vector(client_id, message)
 
     def close(self, step: str, left_out: Collection[ClientId] = ()) -> None:
-        """Close a step; the last one takes enough answers for all secrets."""
+        """Close a step. The last one needs enough answers for all secrets."""
         if step == SHARES:
             self._collector.close_shares()
         elif step == VECTOR:
@@ -169,13 +169,13 @@ class _MaskedSum(CoordinatorSide):
         elif step == SIGNATURE:
             self._collector.close_signatures()
         elif not self._collector.can_unmask:
-            raise RoundError("Too few answered to put all clients' secrets together.")
+            raise RoundError("Too few clients answered to recover all clients' secrets.")
 
     def material(self, step: str, client_id: ClientId) -> bytes:
         """Return the list of keys, an inbox, the survivors, or their signatures."""
         collector = self._collector
         if step == SHARES:
-            # The same for everybody, and long where there are many.
+            # It is the same for all clients, and long if there are many.
             self._key_list = self._key_list or KEY_LIST.to_bytes(collector.key_list)
             return self._key_list
         if step == VECTOR:

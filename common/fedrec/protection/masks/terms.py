@@ -1,4 +1,4 @@
-"""A round under masks: its steps, what participants must have been told alike, and its graph."""
+"""A round under masks: its steps, the terms that participants must share, and its graph."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ class GraphParameters:
     """The graph of a round.
 
     Attributes:
-        n_clients: participants.
-        degree: k, how many other clients hold shares of one client's secrets.
-        threshold: t, how many shares give a secret back.
-        complete: whether all others hold shares, and every client one of its own.
-        quorum: signatures, of all participants, without which nobody gives shares. Where the
-            coordinator may lie they are more than half of all and the corrupt ones together, so
-            that no two sets of survivors find enough; else the neighbours' own threshold does.
+        n_clients: the number of participants.
+        degree: k, the number of other clients that hold shares of one client's secrets.
+        threshold: t, the number of shares that recover a secret.
+        complete: whether all other clients hold shares, and every client also holds one of its own.
+        quorum: the number of signatures, of all participants, that a client needs before it gives
+            shares. If the coordinator may lie, it is more than half of the participants and the
+            corrupt ones together, so no two sets of survivors get enough. Otherwise, it is the
+            neighbours' threshold.
     """
 
     n_clients: int
@@ -47,27 +48,28 @@ class GraphParameters:
 def parameters_for(
     n_clients: int, tolerance: Tolerance, *, n_members: int | None = None
 ) -> GraphParameters:
-    """Return the smallest degree that is safe enough, and the threshold that goes with it.
+    """Return the smallest degree that is safe enough, and its threshold.
 
     Args:
-        n_members: of the roster, of whom the corrupt share is; by default all take part.
+        n_members: the number of the roster's members, to which the corrupt share applies. By
+            default, all take part.
 
     Raises:
-        SettingsError: where there is none; the remedy says what would do.
+        SettingsError: no degree is safe. The remedy names values that are.
     """
     if not FEWEST_CLIENTS <= n_clients <= MAX_CLIENTS:
         raise SettingsError(
             f"Masks need {FEWEST_CLIENTS} to {MAX_CLIENTS} clients, not {n_clients}.",
-            remedy="With two, each could compute the other's update.",
+            remedy="With two clients, each could compute the other's update.",
         )
-    # The member that is to be protected is honest.
+    # The member to protect is honest.
     corrupt = min(n_clients - 1, tolerance.corrupt_among(max(n_members or 0, n_clients)))
     found = _complete(n_clients, tolerance, corrupt)
     if n_clients >= COMPLETE_BELOW:
         found = _sparse(n_clients, tolerance, corrupt)
     if found is None:
         raise SettingsError(
-            f"No graph on {n_clients} clients withstands {tolerance}: {corrupt} of them corrupt.",
+            f"No graph on {n_clients} clients withstands {tolerance}: {corrupt} are corrupt.",
             remedy=_remedy(tolerance),
         )
     return found
@@ -96,7 +98,7 @@ def _sparse(n_clients: int, tolerance: Tolerance, corrupt: int) -> GraphParamete
     for degree in _degrees(n_clients):
         captured = _tail(log_factorial, degree, corrupt)
         lost = _tail(log_factorial, degree, dropped)
-        # The smallest count of corrupt neighbours that practically never comes about.
+        # The smallest number of corrupt neighbours with a negligible probability.
         count = max(1, int(np.argmax(n_clients * captured <= SECURITY)))
         threshold = -(-(degree + count) // 2) if tolerance.malicious else count
         if threshold <= degree and n_clients * lost[degree - threshold + 1] <= FAILURE:
@@ -112,18 +114,18 @@ def _sparse(n_clients: int, tolerance: Tolerance, corrupt: int) -> GraphParamete
 
 
 def _degrees(n_clients: int) -> Iterator[int]:
-    """Yield even degrees, which regular graphs of any size have, and at last all others."""
+    """Yield the even degrees, for which regular graphs of any size exist, and lastly all others."""
     yield from range(2, n_clients - 1, 2)
     yield n_clients - 1
 
 
 def _tail(log_factorial: NDArray[np.float64], degree: int, marked: int) -> NDArray[np.float64]:
-    """Return the chances of at least 0, 1, ..., degree + 1 marked ones among the neighbours.
+    """Return the probabilities of at least 0, 1, ..., degree + 1 marked neighbours.
 
     Args:
-        log_factorial: of 0 to n - 1.
-        degree: neighbours drawn from the n - 1 others.
-        marked: how many of the others are marked.
+        log_factorial: the logarithms of the factorials of 0 to n - 1.
+        degree: the number of neighbours, drawn from the n - 1 others.
+        marked: the number of marked ones among the others.
     """
 
     def log_choose(whole: int, part: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -145,7 +147,7 @@ def _tail(log_factorial: NDArray[np.float64], degree: int, marked: int) -> NDArr
 
 
 def _needed(tolerance: Tolerance, corrupt_share: float) -> float:
-    """Return what the shares need of all neighbours; nothing works above 1, whatever the size."""
+    """Return the part of all neighbours that the settings need. Above 1, no size works."""
     if tolerance.malicious:
         return corrupt_share + 2 * tolerance.dropout_share
     return corrupt_share + tolerance.dropout_share
@@ -155,7 +157,7 @@ def _remedy(tolerance: Tolerance) -> str:
     rule = "corrupt_share + dropout_share"
     if tolerance.malicious:
         rule = "corrupt_share + 2 x dropout_share"
-    return f"Lower the shares, so that {rule} is well below 1, or ask more clients."
+    return f"Lower these shares, so that {rule} is well below 1, or ask more clients."
 
 
 def ring_neighbours(
@@ -164,12 +166,13 @@ def ring_neighbours(
     """Return every participant's neighbours, as sorted positions in ``participants``.
 
     Args:
-        seed: public; it decides the order of the ring.
-        participants: without repetition; the graph does not depend on their order.
-        degree: neighbours of each; even, or one less than the even number of participants.
+        seed: the public seed, which decides the order of the ring.
+        participants: the participants without duplicates. The graph doesn't depend on their order.
+        degree: the neighbours of each participant: an even number, or one less than an even number
+            of participants.
 
     Raises:
-        SettingsError: when no such graph exists.
+        SettingsError: no such graph exists.
     """
     return _ring_neighbours(seed, tuple(participants), degree)
 
@@ -178,10 +181,10 @@ def ring_neighbours(
 def _ring_neighbours(
     seed: bytes, participants: tuple[ClientId, ...], degree: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Make the graph once for all who ask in one process, such as a simulation's clients."""
+    """Make the graph once for all parties in one process, such as a simulation's clients."""
     count = len(participants)
     if not 1 <= degree < count or (degree % 2 and count % 2):
-        raise SettingsError(f"{count} clients cannot have {degree} neighbours each.")
+        raise SettingsError(f"{count} clients can't have {degree} neighbours each.")
     ring = sorted(range(count), key=lambda i: digest("fedrec mask graph v1", seed, participants[i]))
     distances = [*range(1, degree // 2 + 1), *range(-(degree // 2), 0)]
     if degree % 2:
@@ -207,7 +210,7 @@ STEPS = Steps(
         Step(name=SHARES, phase="sharing", refusal="mask_keys_refused"),
         Step(name=VECTOR, phase="masking", brings_vector=True, refusal="mask_inbox_refused"),
         Step(name=SIGNATURE, phase="signing", refusal="survivors_refused"),
-        # With enough shares the coordinator can read the sum, also where the round is given up.
+        # With enough shares, the coordinator can read the sum even if the round is abandoned.
         Step(name=ANSWER, phase="unmasking", opens_sum=True, refusal="shares_refused"),
     )
 )
@@ -215,20 +218,19 @@ STEPS = Steps(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskTerms:
-    """Names one round, and the conditions on which its sum may be unmasked.
+    """The identity of a round, and the conditions for unmasking its sum.
 
     Attributes:
         federation: the federation's name.
         run: the run's name.
-        round: the round's number; keys are made for one round only.
+        round: the round's number. Keys are made for one round only.
         epoch: the roster's epoch.
-        terms_digest: 32 bytes that stand for everything else a client was told of the round:
-            kind, plan, catalogue, model. Clients that were told different things share no keys.
-        minimum_summands: the sum has at least so many summands, never fewer than 3.
-        n_members: members of the roster. The corrupt share is of these and not of those that take
-        part: all
-            corrupt ones may be in one list.
-        tolerance: decides the graph.
+        terms_digest: a digest of 32 bytes over the round's other terms: kind, plan, catalogue,
+            model. Clients with different terms share no keys.
+        minimum_summands: the fewest summands of the sum, never fewer than 3.
+        n_members: the number of the roster's members. The corrupt share applies to these and not
+            to participants, because all corrupt members may be in one list.
+        tolerance: the tolerance that decides the graph.
     """
 
     federation: str
@@ -255,7 +257,7 @@ class MaskTerms:
         """Return the terms of a round under masks.
 
         Args:
-            tolerance: decides the graph.
+            tolerance: the tolerance that decides the graph.
         """
         return cls(
             federation=terms.federation,
@@ -276,26 +278,26 @@ class MaskTerms:
         )
 
     def graph_of(self, n_listed: int) -> GraphParameters:
-        """Return the graph of a list of so many keys.
+        """Return the graph for a list of keys of this length.
 
         Raises:
-            RevealRefused: when the list is too short.
-            SettingsError: when no graph of so many clients withstands what the terms say.
+            RevealRefused: the list is too short.
+            SettingsError: no graph of this many clients is safe under the terms.
         """
         fewest = self.tolerance.fewest_listed(self.minimum_summands, self.n_members)
         if n_listed < fewest:
             corrupt = self.tolerance.corrupt_among(self.n_members)
             raise RevealRefused(
-                f"{n_listed} clients take part, expected at least {fewest} of {self.n_members} "
-                f"members: {self.minimum_summands} for a sum, and {corrupt} that may be corrupt "
+                f"{n_listed} clients take part, but at least {fewest} of {self.n_members} members "
+                f"are needed: {self.minimum_summands} for a sum, and {corrupt} that may be corrupt "
                 "(protection.corrupt_share).",
-                remedy="The round needs more clients: raise rounds.cells_per_round, or wait until "
-                "more are there.",
+                remedy="The round needs more clients. Raise rounds.cells_per_round, or wait until "
+                "more are connected.",
             )
         return parameters_for(n_listed, self.tolerance, n_members=self.n_members)
 
     def parts(self) -> tuple[str | int | bytes, ...]:
-        """Return what signatures and key derivations of this round cover first."""
+        """Return the common prefix of this round's signatures and key derivations."""
         tolerance = self.tolerance
         return (
             self.federation,

@@ -1,4 +1,4 @@
-"""From vectors to words of the ring and back."""
+"""Convert vectors to words of the ring and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECURITY_BITS = 128
 def plan_masks(spec: VectorSpec, preset: str = "default") -> ProtectionPlan:
     """Return the plan of a vector under masks: exact sums, four or eight bytes a value.
 
-    A segment's bound, below 2^62 by `SegmentSpec`, always fits the ring that it gets.
+    A segment's bound, below 2^62 by `SegmentSpec`, always fits the segment's ring.
     """
     words = tuple(_words_of(segment) for segment in spec.segments)
     n_words = sum(s.length * count for s, count in zip(spec.segments, words, strict=True))
@@ -51,54 +51,54 @@ def _words_of(segment: SegmentSpec) -> int:
 
 
 class MaskWords:
-    """Reads and writes the vectors and messages of one plan.
+    """Read and write the vectors and messages of one plan.
 
     Args:
         spec: the vector.
-        plan: what `plan_masks` returned for it, here or elsewhere.
+        plan: the result of `plan_masks` for the vector, here or on another machine.
 
     Raises:
-        PlanMismatch: when this version would not make that plan for that vector.
+        PlanMismatch: this version wouldn't make that plan for that vector.
     """
 
     def __init__(self, spec: VectorSpec, plan: ProtectionPlan) -> None:
         own = plan_masks(spec, plan.preset)
         if own.fingerprint() != plan.fingerprint():
             raise PlanMismatch(
-                "The plan is not what this version plans with masks for this vector.",
-                remedy="Install the same fedrec and use the federation's settings.",
+                "The plan isn't the one that this version makes with masks for this vector.",
+                remedy="Install the same release of fedrec, and use the federation's settings.",
             )
         self.spec = spec
         self.plan = own
-        # No key belongs to the plan: every round brings its own.
+        # The plan has no key. Every round has its own.
         self._envelope = Envelope.of(own, Envelope.new_context(own, keyed=False))
         self._is_wide = np.repeat(np.array(own.limbs) > 1, [s.length for s in spec.segments])
 
     @property
     def n_words(self) -> int:
-        """How many words a message has."""
+        """The number of words in a message."""
         return self.plan.n_slots
 
     @property
     def n_wide(self) -> int:
-        """How many values take two words; theirs come first."""
+        """The number of values with two words each. They come first."""
         return self.plan.n_slots - self.spec.length
 
     def encode(self, vector: Integers) -> Words:
         """Return a valid vector's words, uint32 of shape (n_words,).
 
         Raises:
-            MalformedUpdate: for another type or shape, or a value outside its bound.
+            MalformedUpdate: the type or shape is wrong, or a value is outside its bound.
         """
         values = self.spec.validated(vector)
         wide = values[self._is_wide].astype(WIDE)
         return np.concatenate([wide.view(WORD), values[~self._is_wide].astype(WORD)])
 
     def decode(self, total: Words, n_summands: int) -> Integers:
-        """Return the exact sum for which summed words stand, int64 of shape (length,).
+        """Return the exact sum from summed words, int64 of shape (length,).
 
         Raises:
-            RevealRefused: when no honest messages sum to it.
+            RevealRefused: honest messages can't add up to it.
         """
         end = 2 * self.n_wide
         sums = np.empty(self.spec.length, dtype=np.int64)
@@ -112,9 +112,9 @@ class MaskWords:
         return self._envelope.close_message(words.astype(WORD, copy=False).tobytes())
 
     def open(self, message: bytes) -> Words:
-        """Return the words of a message, a view of it.
+        """Return the words of a message as a view.
 
         Raises:
-            MalformedUpdate: for another length, plan or kind.
+            MalformedUpdate: the length, plan or kind is wrong.
         """
         return np.frombuffer(self._envelope.open_message(message), dtype=WORD)

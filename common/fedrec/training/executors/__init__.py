@@ -1,5 +1,5 @@
-"""Engines: what trains a round's users, in this process or in several.
+"""Executors: train a round's users in this process or in several.
 
-A worker process imports this package before it can see that its executor is gone, so it imports
-nothing itself.
+A worker process imports this package before it can detect that its executor is gone. The package
+therefore imports nothing itself.
 """

@@ -1,4 +1,4 @@
-"""Which executor trains: processes where the trainer has long rounds, else this process."""
+"""Choose the executor: processes if the trainer has long rounds, else this process."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ from fedrec.training.executors.executor import Executor, Job, JobResult, SerialE
 from fedrec.training.executors.processes import ProcessExecutor, estimated_seconds, fits_processes
 
 Workers = int | Literal["auto"]
-"""Processes that train; "auto" takes several where a round is long, one trains in this process."""
+"""The number of processes for training.
+
+"auto" uses several for long rounds, and 1 trains in this process."""
 
 MOST_BY_THEMSELVES = 8
-"""Processes that "auto" starts at most: each takes 200 MiB."""
+"""The most processes that "auto" starts. Each uses 200 MiB."""
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 LONG_ROUND_SECONDS = 5.0
-"""Starting workers takes two seconds, and each the memory of a Python with torch."""
+"""The shortest round for which "auto" starts workers.
+
+Starting them takes two seconds, and each uses the memory of a Python with torch."""
 
 
 def executor_of(workers: Workers, *, threads: int = 0, folder: Path | None = None) -> Executor:
-    """Return what `client.workers` asks for.
+    """Return the executor that `client.workers` asks for.
 
     Args:
-        threads: most processors that "auto" takes; 0 for all that this process may use.
-        folder: where workers' shared files lie; None for the system's temporary folder.
+        threads: the most processors that "auto" uses, or 0 for all that this process may use.
+        folder: the folder of workers' shared files, or None for the system's temporary folder.
     """
     n_workers = _processors(threads) if workers == "auto" else workers
-    # Without an interpreter of its own, as within another program, there is nothing to start.
+    # Without its own interpreter, as inside another program, a worker can't be started.
     if n_workers < 2 or not sys.executable:
         return SerialExecutor()
     least = LONG_ROUND_SECONDS if workers == "auto" else 0.0
@@ -36,7 +40,7 @@ def executor_of(workers: Workers, *, threads: int = 0, folder: Path | None = Non
 
 
 def _processors(threads: int) -> int:
-    """Return how many processors "auto" takes: those of this process, or of its container."""
+    """Return the number of processors that "auto" uses: those of this process or its container."""
     if hasattr(os, "sched_getaffinity"):
         found = len(os.sched_getaffinity(0))
     else:
@@ -45,27 +49,27 @@ def _processors(threads: int) -> int:
 
 
 def _share_of_container() -> int:
-    """Return how many processors' time a container may use, where it says so."""
+    """Return the number of processors that a container may use, if it has a limit."""
     try:
         quota, period = _QUOTA.read_text(encoding="ascii").split()
         return int(quota) // int(period)
     except (OSError, ValueError):
-        # There is none, or it is "max".
+        # There is no limit, or it is "max".
         return os.cpu_count() or 1
 
 
 class _ChoosingExecutor(Executor):
-    """Processes for jobs that fit them and that take long enough."""
+    """Use processes for long jobs that fit them, and this process for others."""
 
     def __init__(self, processes: ProcessExecutor, least_seconds: float) -> None:
         self._processes, self._least = processes, least_seconds
         self._serial = SerialExecutor()
 
     def train(self, job: Job) -> JobResult:
-        """Train a job's users; see `Executor.train`."""
+        """Train a job's users (see `Executor.train`)."""
         there = fits_processes(job) and estimated_seconds(job) >= self._least
         return (self._processes if there else self._serial).train(job)
 
     def close(self) -> None:
-        """End the processes."""
+        """End the worker processes."""
         self._processes.close()

@@ -1,4 +1,4 @@
-"""What trains a party's users in a round: the seam, and the plain loop in this process."""
+"""Train a party's users in a round: the interface, and the plain loop in this process."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 
 def can_be_made_again(algorithm: Algorithm) -> bool:
-    """Return whether another process can import the class: not what a notebook's cell says."""
+    """Return True if another process can import the class, unlike one from a notebook's cell."""
     kind = type(algorithm)
     return kind.__module__ != "__main__" and "<locals>" not in kind.__qualname__
 
 
 def recipe_of(algorithm: Algorithm) -> dict[str, Any]:
-    """Return what `algorithm_from` needs, as JSON."""
+    """Return the values that `algorithm_from` needs, as JSON."""
     return {
         "module": type(algorithm).__module__,
         "name": type(algorithm).__qualname__,
@@ -56,7 +56,7 @@ def recipe_of(algorithm: Algorithm) -> dict[str, Any]:
 
 
 def algorithm_from(recipe: Mapping[str, Any]) -> Algorithm:
-    """Return an algorithm like the one that a recipe was made of."""
+    """Return an algorithm equal to the one behind a recipe."""
     kind: type[Algorithm] = attrgetter(recipe["name"])(import_module(recipe["module"]))
     shapes = Shapes(
         n_items=recipe["n_items"],
@@ -71,18 +71,18 @@ def algorithm_from(recipe: Mapping[str, Any]) -> Algorithm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A round's training of one party's users.
+    """One round's training of one party's users.
 
     Attributes:
-        accelerator: what trains on a processor in place of the trainer; None for nothing.
-        start: what all users start from.
-        participating: which users train, bool (n_users,); None for all.
-        private: the users' private tables (refreshed).
-        sums: what users' changes are added up to.
-        memory_bytes: memory that users may take while they train, under every executor.
-        room: where private tables lie.
-        on_device: what of them lies on the device, which also says what device that is.
-        block_room: how many users train there at once, by what they start from and the sums.
+        accelerator: the compiled code that trains on a processor in place of the trainer, or None.
+        start: the model that all users start from.
+        participating: the users that train, bool (n_users,), or None for all.
+        private: the users' refreshed private tables.
+        sums: the sums that users' changes are added to.
+        memory_bytes: the memory for users in training, under every executor.
+        room: the memory or files of private tables.
+        on_device: the private tables on the device. It also names the device.
+        block_room: the number of users that train there at once, given the model and the sums.
     """
 
     algorithm: Algorithm
@@ -99,19 +99,19 @@ class Job:
 
     @property
     def device(self) -> torch.device:
-        """Where users train."""
+        """The device of training."""
         return self.on_device.device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """What came of a job.
+    """The result of a job.
 
     Attributes:
-        sums: the users' changes.
+        sums: the sums of the users' changes.
         metrics: (participants, loss, clipped values, clipped users), int64 (4,).
-        private: all users' tables; who did not train has what it had.
-        finite: whether every value of the tables is finite.
+        private: all users' tables. Users that didn't train keep theirs.
+        finite: whether all values of the tables are finite.
     """
 
     sums: RoundSums
@@ -121,30 +121,31 @@ class JobResult:
 
 
 class Executor(ABC):
-    """Carries out jobs, one after the other."""
+    """Carry out jobs, one after the other."""
 
     @abstractmethod
     def train(self, job: Job) -> JobResult:
         """Train a job's users.
 
         Raises:
-            FedrecError: they could not be trained; whether values diverged is the caller's to see.
+            FedrecError: the users couldn't be trained. The caller checks for diverged values.
         """
 
     def close(self) -> None:  # noqa: B027 (an executor may have nothing to end)
-        """End what the executor has started; the next job starts it again."""
+        """End everything that the executor started. The next job starts it again."""
 
 
 _COMPILED_BYTES = 128 << 20
-"""Memory of users whom compiled code trains at once: more makes nobody faster, and as little as
-this is used again by the next ones, in place of new memory."""
+"""The memory of users that compiled code trains at once.
+
+More isn't faster, and this little is reused by the next users, without new memory."""
 
 
 class SerialExecutor(Executor):
-    """The plain loop over chunks of users."""
+    """Train users in chunks, one after the other, in this process."""
 
     def train(self, job: Job) -> JobResult:
-        """Train a job's users; see `Executor.train`."""
+        """Train a job's users (see `Executor.train`)."""
         algorithm, device = job.algorithm, job.device
         sums = job.sums.empty(device)
         fit = fit_of(algorithm, job.start, sums, job.accelerator, job.block_room(job.start, sums))
@@ -153,8 +154,8 @@ class SerialExecutor(Executor):
         if job.accelerator is not None and device.type == "cpu":
             memory_bytes = min(memory_bytes, _COMPILED_BYTES)
         metrics = np.zeros(4, dtype=np.int64)
-        # What torch's threads do here is short, and they would go on to wait for more of it where
-        # compiled ones work.
+        # torch's threads have short work here. If they then waited for more, they would take
+        # processors from the compiled threads.
         with one_thread() if isinstance(algorithm, TrainedAlgorithm) else nullcontext():
             for chunk in job.cohort.chunks(
                 participating=job.participating,

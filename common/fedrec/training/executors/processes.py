@@ -1,4 +1,4 @@
-"""Training in worker processes on this machine: tasks, a crew, and what is lost done again."""
+"""Train in worker processes on this machine. Tasks of a worker that died are done again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fedrec.training.executors.worker_process import WorkerProcess
 
 _TASKS_A_WORKER = 2
 _MOST_BYTES = 32 << 20
-"""Memory of one task's users; more of them at once make nobody faster."""
+"""The memory of one task's users. More users at once aren't faster."""
 _SECONDS_A_MINIBATCH = 70e-6
 _SECONDS_A_SAMPLE = 0.1e-6
 _SECONDS_A_VALUE = 7e-9
@@ -43,12 +43,12 @@ _SECONDS_A_WEIGHT = 0.4e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTask:
-    """Users whom one worker trains at once.
+    """Users that one worker trains at once.
 
     Attributes:
-        members: their positions in the cohort, ascending int64 (n_users,).
-        n_steps: most steps that one of them needs.
-        cost: steps of their blocks.
+        members: the users' positions in the cohort, ascending int64 (n_users,).
+        n_steps: the most steps that one of them needs.
+        cost: the number of steps of their blocks.
     """
 
     members: NDArray[np.int64]
@@ -59,8 +59,8 @@ class WorkerTask:
 def tasks_of(job: Job, n_workers: int) -> list[WorkerTask]:
     """Return a job's users in about two tasks a worker, at least one a level, the largest first.
 
-    Users of one task are alike, so that blocks of them are full: a level's users are ordered by
-    their items before they are cut.
+    The users of one task are similar, so that its blocks are full. A level's users are ordered by
+    their number of items before they are cut into tasks.
     """
     held = job.cohort.n_positives
     steps = job.algorithm.steps(held)
@@ -84,19 +84,19 @@ def tasks_of(job: Job, n_workers: int) -> list[WorkerTask]:
 
 
 def _cost(steps: NDArray[np.int64]) -> int:
-    """Return the steps of all blocks of some users: a block's users have one number of them."""
+    """Return the steps of all blocks of some users. All users of a block have the same number."""
     sizes, n_users = np.unique(steps, return_counts=True)
     return int((-(-n_users // BLOCK_USERS) * sizes).sum())
 
 
 def estimated_seconds(job: Job) -> float:
-    """Return about how long one processor takes for a job of the trainer.
+    """Return the estimated time of a trainer's job on one processor.
 
-    That is, for every epoch and step, 70 us for each of a user's minibatches and for each sample
-    0.1 us, 7 ns for each value of the rows and tensors that are a user's own or an item's, and
-    0.4 ns for each weight of a shared network. On the machine of
-    `docs/explanation/performance.md` FedMF, PFedRec and FedNCF are within a factor of two of it;
-    more is not needed to tell seconds from minutes.
+    The estimate adds four terms for every epoch and step. Each minibatch of a user takes 70 us, and
+    each sample 0.1 us. Each value of rows and tensors that belong to a user or an item takes 7 ns,
+    and each weight of a shared network 0.4 ns. On the machine of
+    `docs/explanation/performance.md`, it is within a factor of two for FedMF, PFedRec and FedNCF.
+    That is enough to tell seconds from minutes.
     """
     algorithm = job.algorithm
     assert isinstance(algorithm, TrainedAlgorithm)
@@ -122,7 +122,7 @@ class Crew:
     """Running workers and the files that they share.
 
     Attributes:
-        heard: (worker, what it says), None where it has died.
+        heard: (worker, answer), or (worker, None) if it has died.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -134,18 +134,18 @@ class Crew:
         )
 
     def start(self) -> WorkerProcess:
-        """Return one more worker."""
+        """Start one more worker, and return it."""
         worker = WorkerProcess(self.scratch.path, self.heard)
         self.workers.append(worker)
         return worker
 
     def dismiss(self, worker: WorkerProcess) -> None:
-        """Take leave of a worker that has died."""
+        """Remove a worker that has died."""
         self.workers.remove(worker)
         worker.end()
 
     def cohort(self, cohort: Cohort) -> dict[str, Any]:
-        """Return what workers are told of a cohort; its tables are written once."""
+        """Return the description of a cohort for workers. Its tables are written once."""
         known = self._cohorts.get(cohort)
         if known is not None:
             return known
@@ -169,7 +169,7 @@ class Crew:
         return told
 
     def end(self) -> None:
-        """End all workers, then remove what they share."""
+        """End all workers, then delete the files that they share."""
         for worker in self.workers:
             worker.tell({"say": "end"})
         for worker in self.workers:
@@ -180,16 +180,16 @@ class Crew:
 
 _LOG = "fedrec.training"
 _DEATHS_A_WORKER = 2
-"""So many deaths for each worker a round survives."""
+"""The number of deaths per worker that a round survives."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Share:
-    """What one worker did in the round.
+    """One worker's part of the round.
 
     Attributes:
-        places: its sums.
-        task: what it works on.
+        places: the places of its sums.
+        task: its present task.
         last: its last answer.
     """
 
@@ -202,11 +202,11 @@ class _Share:
 
 
 class ProcessRound:
-    """A job in the hands of a crew.
+    """Run one job on a crew.
 
     Args:
-        tasks: all of it, the largest first.
-        n_workers: most workers.
+        tasks: the whole job, the largest task first.
+        n_workers: the most workers to use.
     """
 
     def __init__(self, crew: Crew, job: Job, tasks: list[WorkerTask], *, n_workers: int) -> None:
@@ -234,7 +234,7 @@ class ProcessRound:
             path.unlink(missing_ok=True)
 
     def run(self) -> JobResult:
-        """Train everybody; return what came of it."""
+        """Train all users, and return the result."""
         while len(self._crew.workers) < self._n_workers:
             self._crew.start()
         if self._tasks:
@@ -255,7 +255,7 @@ class ProcessRound:
         return self._sum_up()
 
     def _brief(self) -> None:
-        """Put down what every worker must know before its first task."""
+        """Prepare the messages that every worker needs before its first task."""
         job, start = self._job, self._job.start
         arrays = {f"shared.{name}": values.numpy() for name, values in start.shared.items()}
         arrays["active"] = start.active.numpy()
@@ -275,12 +275,12 @@ class ProcessRound:
         self._briefing = [
             (job.algorithm, {"say": "algorithm", "recipe": recipe_of(job.algorithm)}),
             (job.cohort, self._crew.cohort(job.cohort)),
-            # A token: workers' handles must not keep the round's tables.
+            # A token, so that workers' handles don't keep the round's tables alive.
             (object(), about),
         ]
 
     def _give(self, worker: WorkerProcess) -> None:
-        """Give a worker the largest task that is left."""
+        """Give a worker the largest remaining task."""
         if not self._waiting:
             return
         share = self._shares.get(worker)
@@ -311,7 +311,7 @@ class ProcessRound:
         share.last = answer
 
     def _bury(self, worker: WorkerProcess) -> None:
-        """Replace a worker that died; its sums count only if it was between two tasks."""
+        """Replace a worker that died. Its sums count only if it died between two tasks."""
         code, words = worker.exit_code(), worker.last_words()
         logger_of(_LOG).warning(
             "worker process died", exit_code=code, round=self._job.start.round, said=words
@@ -324,7 +324,7 @@ class ProcessRound:
                 f"the last with exit code {code}{f' after: {words[-300:]}' if words else ''}. The "
                 "version before this round is intact.",
                 remedy="If the machine ran out of memory, lower client.workers or "
-                "client.memory_mib; client.workers = 1 trains in this process.",
+                "client.memory_mib. client.workers = 1 trains in this process.",
             )
         share = self._shares.get(worker)
         if share is not None and share.task is not None:
@@ -349,7 +349,7 @@ class ProcessRound:
 
 
 def _error_of(answer: dict[str, Any], words: str) -> FedrecError:
-    """Return what went wrong in a worker as an error here."""
+    """Return the error of a worker as an error of this process."""
     logger_of(_LOG).warning("worker process failed", where=answer["where"], said=words)
     kinds = {kind.__name__: kind for kind in ERRORS.values()}
     kind = kinds.get(answer["error"]) if answer["known"] else None
@@ -357,14 +357,14 @@ def _error_of(answer: dict[str, Any], words: str) -> FedrecError:
         return kind(answer["message"], remedy=answer["remedy"])
     return InternalError(
         f"A worker process failed: {answer['error']}: {answer['message']}.",
-        remedy="Its trace is in the log. Set client.workers = 1 to train in this process.",
+        remedy="Its traceback is in the log. Set client.workers = 1 to train in this process.",
     )
 
 
 def fits_processes(job: Job) -> bool:
-    """Return whether a job is the trainer's, on a processor, and its algorithm can be imported.
+    """Return True if a job uses the trainer on a processor, and its algorithm can be imported.
 
-    Compiled code has threads of its own, exact solutions and devices gain nothing.
+    Compiled code has its own threads. Exact solutions and devices gain nothing from processes.
     """
     on_processor = job.device.type == "cpu" and job.accelerator is None
     trained = isinstance(job.algorithm, TrainedAlgorithm) and on_processor
@@ -372,11 +372,11 @@ def fits_processes(job: Job) -> bool:
 
 
 class ProcessExecutor(Executor):
-    """Trains jobs that fit processes in processes, all others here.
+    """Train jobs that fit processes in worker processes, and all others here.
 
     Args:
-        n_workers: processes.
-        folder: where the folder of shared files is made; None for the system's temporary one.
+        n_workers: the number of processes.
+        folder: the parent of the folder of shared files, or None for the system's temporary folder.
     """
 
     def __init__(self, n_workers: int, folder: Path | None = None) -> None:
@@ -387,15 +387,15 @@ class ProcessExecutor(Executor):
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """The workers that run now."""
+        """The running worker processes."""
         return () if self._crew is None else tuple(worker.pid for worker in self._crew.workers)
 
     def train(self, job: Job) -> JobResult:
-        """Train a job's users; see `Executor.train`.
+        """Train a job's users (see `Executor.train`).
 
         Raises:
             TrainingError: workers keep dying.
-            StorageError: there is no room for the shared files.
+            StorageError: the disk has no room for the shared files.
         """
         if not fits_processes(job):
             return SerialExecutor().train(job)
@@ -404,12 +404,12 @@ class ProcessExecutor(Executor):
             with ProcessRound(crew, job, tasks, n_workers=self.n_workers) as held:
                 return held.run()
         except BaseException:
-            # Who works on after that would answer into another round.
+            # A worker that is still busy would answer into another round.
             self.close()
             raise
 
     def start(self) -> None:
-        """Start all workers ahead of the first job, and return when they can begin."""
+        """Start all workers ahead of the first job, and return when they are ready."""
         crew = self._present()
         missing = self.n_workers - len(crew.workers)
         for _ in range(missing):
@@ -417,7 +417,7 @@ class ProcessExecutor(Executor):
         for _ in range(missing):
             worker, answer = crew.heard.get()
             if answer is None:
-                # It will be missed, and replaced, when there is something to do.
+                # The next job notices that it is missing, and replaces it.
                 crew.dismiss(worker)
 
     def _present(self) -> Crew:
@@ -434,6 +434,6 @@ class ProcessExecutor(Executor):
 
 
 def _end(crew: Crew, owner: int) -> None:
-    # A forked child leaves its parent's workers alone.
+    # A forked child doesn't touch its parent's workers.
     if os.getpid() == owner:
         crew.end()

@@ -1,4 +1,4 @@
-"""Mapped files that an executor shares with its workers, users' private tables among them."""
+"""Mapped files that an executor shares with its workers, including users' private tables."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _PREFIX = "fedrec-workers-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayPlace:
-    """Where an array lies.
+    """The location of an array in a file.
 
     Attributes:
-        path: its file.
-        offset: bytes before it.
+        path: the file.
+        offset: the number of bytes before the array.
     """
 
     path: str
@@ -38,16 +38,16 @@ class ArrayPlace:
     offset: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `of_json` reads."""
+        """Return the location as JSON for `of_json`."""
         return asdict(self)
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> ArrayPlace:
-        """Return a place that was sent."""
+        """Read a location that was sent."""
         return cls(**{**values, "shape": tuple(values["shape"])})
 
     def open(self, mode: Literal["r+", "c"] = "c") -> NDArray[Any]:
-        """Return the array, mapped; under "c" what is written there stays in this process."""
+        """Return the mapped array. With mode "c", writes stay in this process."""
         dtype = np.dtype(self.dtype)
         if 0 in self.shape:
             return np.empty(self.shape, dtype=dtype)
@@ -57,7 +57,7 @@ class ArrayPlace:
 def opened(
     places: Mapping[str, Mapping[str, Any]], mode: Literal["r+", "c"] = "c"
 ) -> dict[str, NDArray[Any]]:
-    """Return arrays by the names under which their places were sent."""
+    """Return the arrays at locations that were sent, by name."""
     return {name: ArrayPlace.of_json(place).open(mode) for name, place in places.items()}
 
 
@@ -65,7 +65,7 @@ class Scratch:
     """A folder for one executor's files.
 
     Args:
-        parent: folder in which it is made; None for the system's temporary one.
+        parent: the folder in which it is made, or None for the system's temporary folder.
     """
 
     def __init__(self, parent: Path | None) -> None:
@@ -81,7 +81,7 @@ class Scratch:
         """Return places for arrays of zeros in one new file.
 
         Args:
-            forms: type and shape of each, by name.
+            forms: the type and shape of each array, by name.
 
         Raises:
             StorageError: the disk has no room for them.
@@ -103,30 +103,30 @@ class Scratch:
         return places
 
     def keep(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, ArrayPlace]:
-        """Write arrays to a new file and return where they lie."""
+        """Write arrays to a new file, and return their places."""
         places = self.lay_out({name: (str(own.dtype), own.shape) for name, own in arrays.items()})
         for name, values in arrays.items():
             places[name].open("r+")[...] = values
         return places
 
     def remove(self) -> None:
-        """Delete the folder; arrays that are mapped from it stay as they are."""
+        """Delete the folder. Arrays that are mapped from it stay intact."""
         self._folder.remove()
 
     @staticmethod
     def _failed(folder: Path, n_bytes: int, error: OSError) -> StorageError:
         size = f"{max(1, n_bytes >> 20)} MiB"
         return StorageError(
-            f"Worker processes share tables of {size} in files, which cannot be laid out in "
-            f"{folder}: {error.strerror or error}.",
-            remedy=f"Free {size} there, choose another folder (client.state for a client, "
-            "output.runs for a simulation, TMPDIR where there is neither), or set "
-            "client.workers = 1 to train in this process.",
+            f"Worker processes share tables of {size} in files, but they don't fit into {folder}: "
+            f"{error.strerror or error}.",
+            remedy=f"Free {size} there, or choose another folder: client.state for a client, "
+            "output.runs for a simulation, else TMPDIR. You can also set client.workers = "
+            "1 to train in this process.",
         )
 
 
 class PrivateRound:
-    """A round's private tables."""
+    """The private tables of one round."""
 
     def __init__(self, scratch: Scratch, private: PrivateState, room: TableRoom) -> None:
         self._scratch, self._private = scratch, private
@@ -139,7 +139,7 @@ class PrivateRound:
         for name, values in private.tensors.items():
             new = self._blocks.get(name)
             if isinstance(values, BlockedTable):
-                # Workers trust what they are told of.
+                # Workers trust the paths that they receive.
                 values.check()
                 assert isinstance(new, NewBlocks)
                 self._tell(name, values.to_json(), new.writer.to_json())
@@ -163,7 +163,7 @@ class PrivateRound:
         """Return all users' tables, and whether all values are finite.
 
         Args:
-            trained: users whose rows are in the new tables.
+            trained: the users whose rows are in the new tables.
             finite: whether these rows are.
         """
         tables: dict[str, Table] = {}
@@ -178,7 +178,7 @@ class PrivateRound:
         return PrivateState.of(tables), finite
 
     def sent(self) -> Mapping[str, Any]:
-        """Return where the tables are, as workers are told."""
+        """Return the places of the tables, in the form for workers."""
         return self._sent
 
     def remove(self) -> None:
@@ -188,7 +188,7 @@ class PrivateRound:
 
 
 def old_tables(sent: Mapping[str, Mapping[str, Any]]) -> dict[str, Table]:
-    """Return the tables that a round starts from, in a worker."""
+    """Return the tables at the start of a round, in a worker."""
     return {
         name: BlockedTable.of_json(table) if "blocks" in table else ArrayPlace.of_json(table).open()
         for name, table in sent.items()
@@ -196,7 +196,7 @@ def old_tables(sent: Mapping[str, Mapping[str, Any]]) -> dict[str, Table]:
 
 
 def new_tables(sent: Mapping[str, Mapping[str, Any]]) -> dict[str, BlockWriter | NDArray[Any]]:
-    """Return where a worker writes trained rows."""
+    """Return the tables into which a worker writes trained rows."""
     return {
         name: BlockWriter.of_json(table)
         if "blocks" in table

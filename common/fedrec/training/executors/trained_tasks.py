@@ -1,4 +1,4 @@
-"""A worker's side of a round: tables that it maps, users whom it trains, sums of its own."""
+"""A worker's part of a round: mapped tables, its tasks of users, and its own sums."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CPU = torch.device("cpu")
 
 
 class TrainedTasks:
-    """What a worker was told so far, and its answers."""
+    """Handle an executor's messages in a worker."""
 
     _algorithm: Algorithm
     _tables: CohortTables
@@ -38,7 +38,7 @@ class TrainedTasks:
         self._own: dict[str, NDArray[Any]] = {}
 
     def hear(self, header: dict[str, Any], body: bytes) -> dict[str, Any] | None:
-        """Take in what the executor says; return the answer to a task."""
+        """Process a message of the executor. Return the answer to a task."""
         found: dict[str, Callable[..., dict[str, Any] | None]] = {
             "algorithm": self._begin,
             "cohort": self._take_users,
@@ -94,7 +94,7 @@ class TrainedTasks:
             "say": "done",
             "metrics": training_sums(result.loss, result.clipped).tolist(),
             "private_finite": finite,
-            # Of all tasks of the round so far, as the sums in the file are.
+            # These cover all tasks of the round up to now, as do the sums in the file.
             "sums_finite": self._sums.finite,
             "n_shrunk": self._sums.n_shrunk,
         }

@@ -1,8 +1,8 @@
 """A worker process: `python -m fedrec.training.executors.worker`, started by `ProcessExecutor`.
 
-It hears frames on stdin, answers on stdout and trains one task at a time on one thread. It knows
-the algorithm, the round's model, users' tables and nothing else: no key, token or address. When
-its executor is gone it removes the shared folder and ends, in the midst of a task, too.
+It reads frames from stdin, answers on stdout, and trains one task at a time on one thread. It
+receives the algorithm, the round's model and users' tables, but no key, token or address. When its
+executor is gone, it removes the shared folder and ends, even in the middle of a task.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Frame = tuple[dict[str, Any], bytes]
 
 
 def main() -> None:
-    """Work until the executor says so, or is gone."""
+    """Work until the executor ends this process, or is gone."""
     ignore_stop_signals()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    # What anything prints is no answer.
+    # Printed text must not mix with answers.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     hello = read_frame(sys.stdin.buffer)
     if hello is None:
         return
     told: queue.SimpleQueue[Frame] = queue.SimpleQueue()
     folder = hello[0]["folder"]
-    # A process that the executor forked may hold the pipe open.
+    # A process forked by the executor may hold the pipe open.
     end_with_parent(hello[0]["parent"], lambda: _abandon(folder))
     threading.Thread(target=_listen, args=(sys.stdin.buffer, told, folder), daemon=True).start()
     try:
@@ -53,13 +53,13 @@ def _listen(pipe: IO[bytes], told: queue.SimpleQueue[Frame], folder: str) -> Non
 
 
 def _abandon(folder: str) -> None:
-    """End where the executor was killed; nobody else is there to remove its files."""
+    """End after the executor was killed, and remove its files, because nothing else will."""
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 
 def _work(told: queue.SimpleQueue[Frame], answers: IO[bytes]) -> None:
-    # Only now: until here a worker must see at once that its executor is gone.
+    # Import this late: until here, a worker must notice at once that its executor is gone.
     import torch
 
     from fedrec.errors import FedrecError

@@ -1,4 +1,4 @@
-"""The executor's side of one worker process, and how both speak over pipes."""
+"""The executor's handle of one worker process, and the protocol over their pipes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LENGTHS = struct.Struct("<IQ")
 
 
 def write_frame(pipe: IO[bytes], header: Mapping[str, Any], body: bytes = b"") -> None:
-    """Write a frame and send it off."""
+    """Write a frame and flush it."""
     text = json.dumps(header, separators=(",", ":")).encode()
     pipe.write(_LENGTHS.pack(len(text), len(body)))
     pipe.write(text)
@@ -30,7 +30,7 @@ def write_frame(pipe: IO[bytes], header: Mapping[str, Any], body: bytes = b"") -
 
 
 def read_frame(pipe: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
-    """Return the next frame; None where the other side has gone, in the midst of one or not."""
+    """Return the next frame, or None if the other side is gone, even in the middle of a frame."""
     lengths = _exactly(pipe, _LENGTHS.size)
     if lengths is None:
         return None
@@ -50,13 +50,13 @@ _TAIL_BYTES = 4000
 _SECONDS_TO_END = 5.0
 _PASSED = frozenset(
     {
-        # Where programs, libraries and caches are.
+        # The locations of programs, libraries and caches.
         "PATH", "HOME", "USERPROFILE", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
         "TMPDIR", "TEMP", "TMP", "XDG_CACHE_HOME", "FEDREC_CACHE", "NUMBA_CACHE_DIR",
-        # How text is written.
+        # The encoding of text.
         "LANG", "LC_ALL", "LC_CTYPE", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONWARNINGS",
         "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX",
-        # Which instructions arithmetic uses: the same as here, or bits would differ.
+        # The instructions for arithmetic must be the same as here, or bits would differ.
         "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE",
         "OPENBLAS_CORETYPE", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NPY_DISABLE_CPU_FEATURES",
         "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "GLIBC_TUNABLES",
@@ -69,9 +69,9 @@ _ONE_THREAD = (
 
 
 def clean_environment() -> dict[str, str]:
-    """Return a worker's environment: what is named here and nothing else.
+    """Return a worker's environment: only the variables that are listed here.
 
-    No key or token in this process's own environment reaches a worker.
+    No key or token from this process's own environment reaches a worker.
     """
     found = {name: value for name, value in os.environ.items() if name in _PASSED}
     found |= dict.fromkeys(_ONE_THREAD, "1")
@@ -80,11 +80,11 @@ def clean_environment() -> dict[str, str]:
 
 
 class WorkerProcess:
-    """A process of `fedrec.training.executors.worker`.
+    """A process that runs `fedrec.training.executors.worker`.
 
     Args:
-        folder: the shared files.
-        heard: takes (this, header) for everything it says, and (this, None) when it has died.
+        folder: the folder of the shared files.
+        heard: receives (this, header) for every answer, and (this, None) when the process has died.
     """
 
     def __init__(
@@ -93,8 +93,9 @@ class WorkerProcess:
         self._heard = heard
         self._log = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed in `end`)
         self._told: dict[str, object] = {}
-        # A new interpreter, never a fork: this process may have threads that hold locks, and a
-        # notebook has no main module to import. A group of its own leaves Ctrl-C to this one.
+        # Start a new interpreter, never a fork: this process may have threads that hold locks, and
+        # a notebook has no main module to import. Its own process group leaves Ctrl-C to this
+        # process.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "fedrec.training.executors.worker"],
             stdin=subprocess.PIPE,
@@ -109,11 +110,11 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The process id."""
         return self._process.pid
 
     def tell(self, header: Mapping[str, Any], body: bytes = b"") -> None:
-        """Send a frame; whether the process lives it says, or its silence, to `heard`."""
+        """Send a frame. If the process has died, `heard` receives None."""
         assert self._process.stdin is not None
         with suppress(OSError):
             write_frame(self._process.stdin, header, body)
@@ -133,7 +134,7 @@ class WorkerProcess:
                 return
 
     def exit_code(self) -> int:
-        """Return how a process ended that has closed its answers."""
+        """Return the exit code of a process that has closed its output."""
         try:
             return self._process.wait(_SECONDS_TO_END)
         except subprocess.TimeoutExpired:
@@ -141,13 +142,13 @@ class WorkerProcess:
             return self._process.wait()
 
     def last_words(self) -> str:
-        """Return the end of what it wrote to stderr."""
+        """Return the end of its stderr."""
         end = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, end - _TAIL_BYTES))
         return self._log.read().decode(errors="replace").strip()
 
     def end(self) -> None:
-        """End it, in the midst of a task, too."""
+        """End the process, even in the middle of a task."""
         self.tell({"say": "end"})
         self.exit_code()
         self._ear.join()

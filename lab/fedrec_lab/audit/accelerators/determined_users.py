@@ -1,4 +1,4 @@
-"""The compiled half of `fedrec_lab.audit.sums`: whom pair counts determine.
+"""The compiled part of `fedrec_lab.audit.sums`: the users that pair counts determine.
 
 Compiled functions carry no annotations: numba derives the types from the call.
 """
@@ -12,7 +12,7 @@ from fedrec.compiling import COMPILED
 
 @njit(**COMPILED)
 def _decides(gram, one, other):
-    """Tell whether every item is certainly held, or certainly not, by the one user of a pair."""
+    """Return whether each item is certainly held, or certainly not, by the one user of a pair."""
     of_one, of_other = gram[one], gram[other]
     for item in range(len(gram)):
         with_one, with_other = of_one[item], of_other[item]
@@ -28,9 +28,9 @@ def _decides(gram, one, other):
 
 @njit(**COMPILED)
 def look_for_users(gram, pointers, items, unknown, alone, found):
-    """Mark users with a pair of their own in `alone`, and determined ones in `found`, in place.
+    """Mark users with a pair of their own in `alone`, and determined users in `found`, in place.
 
-    Only users who are still `unknown` are looked at; `gram` is that of these users.
+    Only users that are still `unknown` are checked. `gram` has only these users' counts.
     """
     for user in range(len(unknown)):
         if not unknown[user]:

@@ -1,9 +1,9 @@
 """The audit of the wire: what a coordinator could read of its traffic and its folder.
 
-Nothing is claimed: every field is looked up in one table of what may travel (`declared`), every
-stream is put together and tried with all that the coordinator has (`reading`), and what data
-owners know is searched for, if they lend it (`truth`). The audit runs where the coordinator ran,
-without a key and without torch.
+The audit checks instead of claiming. It looks up every field in one table of permitted fields
+(`declared`). It assembles every stream and tries to read it with everything that the coordinator
+has (`reading`). It searches for the data owners' data, if they provide it (`truth`). The audit runs
+where the coordinator ran, without a key and without torch.
 """
 
 from fedrec_lab.audit.wire.auditing import audit_wire

@@ -1,4 +1,4 @@
-"""The audit from end to end: recordings, folder, truth, report."""
+"""The whole audit: recordings, folder, truth, report."""
 
 from __future__ import annotations
 
@@ -33,20 +33,21 @@ def audit_wire(
     truth: Sequence[Path] = (),
     epochs: Sequence[Path] = (),
 ) -> WireReport:
-    """Report what a coordinator could read of what passed it and of what lies with it.
+    """Report what a coordinator could read of its traffic and its folder.
 
     Args:
-        settings: the coordinator's.
-        recording: a folder of recordings, or one of them; without it only the folder is looked at.
-        truth: clients' folders, to search for what is in them.
-        epochs: files and folders with the signed rosters of key epochs that rotated away.
+        settings: the coordinator's settings.
+        recording: a folder of recordings, or one of them. Without it, only the state folder is
+            checked.
+        truth: clients' folders, whose content is searched for.
+        epochs: files and folders with the signed rosters of earlier key epochs.
 
     Raises:
-        SettingsError: when the settings are not a coordinator's.
-        DataError: when a folder that was named holds nothing to read.
+        SettingsError: when the settings are not for a coordinator.
+        DataError: when a given folder has nothing to read.
         StorageError: when a recording or the coordinator's database is damaged.
         KeysError: when a key epoch cannot be read.
-        BadSignature: when a roster is of another authority.
+        BadSignature: when a roster is from another authority.
     """
     known = Known.of(settings, epochs)
     told = Truth.of(truth, known.item_ids) if truth else Truth()
@@ -63,8 +64,8 @@ def _recordings(place: Path) -> list[Path]:
     found = [place] if place.is_file() else sorted(place.glob(f"*{SUFFIX}"))
     if not found:
         raise DataError(
-            f"{place} holds no recording (*{SUFFIX}).",
-            remedy="Make one with `fedrec coordinator run SETTINGS --record-wire FOLDER`.",
+            f"{place} has no recording (*{SUFFIX}).",
+            remedy="Record one with `fedrec coordinator run SETTINGS --record-wire FOLDER`.",
         )
     return found
 
@@ -74,7 +75,7 @@ def _report(
 ) -> WireReport:
     findings = (*traffic_findings(traffic), *storage_findings(storage))
     uploads = traffic.blobs.get(_UPLOADS, BlobTally())
-    # Where the key authority does not open a sum, it is published as it was made.
+    # If the key authority does not open a sum, it is published as it was made.
     opened = known.plan.authority_opens
     stored = "published sum" if opened else "sum"
     published = storage.blobs.get(stored, BlobTally())
@@ -116,7 +117,7 @@ def _problems(
     for problems in (traffic.problems, storage.problems):
         found += [f"{text} ({count} times)" for text, count in sorted(problems.items())]
     found += [
-        f"{count} messages of {method or 'an unnamed method'} are none of the protocol"
+        f"{count} messages of {method or 'an unnamed method'} are not part of the protocol"
         for method, count in sorted(traffic.unreadable.items())
     ]
     context = known.context_problem(known.context)
@@ -180,24 +181,24 @@ def _searched(told: Truth) -> dict[str, int]:
 def _notes(traffic: Traffic, told: Truth, recordings: int) -> list[str]:
     notes = []
     if not recordings:
-        notes.append("Nothing was recorded: only the coordinator's folder was looked at.")
+        notes.append("Nothing was recorded, so only the coordinator's folder was checked.")
     if traffic.limited:
-        notes.append("A recording ended at its size limit; what passed later was not looked at.")
+        notes.append("A recording ended at its size limit. Later traffic was not checked.")
     if traffic.truncated:
         notes.append("A recording ends within a message, as when a coordinator was killed.")
     for epoch, tally in sorted(traffic.epochs.items()):
         if traffic.known.epochs.source(epoch) == "not given":
             notes.append(
-                f"{tally.messages} messages name key epoch {epoch}, whose roster was not given: "
-                "they were held against everything but who belonged to it and which context it "
-                "had. Give the authority's rosters with --epochs."
+                f"{tally.messages} messages name key epoch {epoch}, whose roster was not given. "
+                "Their senders' membership and the context were therefore not checked. Give the "
+                "authority's rosters with --epochs."
             )
     if told.unsearched_ids:
         notes.append(
-            f"{told.unsearched_ids} user ids are short numbers, which stand among other numbers "
-            "by chance; they were not searched for."
+            f"{told.unsearched_ids} user ids are short numbers, which occur by chance, so they "
+            "were not searched for."
         )
     foreign = {method for method in (key.method for key in traffic.blobs) if method not in BLOBS}
     if foreign:
-        notes.append("Some streams were cut before they were whole; what arrived was looked at.")
+        notes.append("Some streams were cut before they were whole. The received part was checked.")
     return notes

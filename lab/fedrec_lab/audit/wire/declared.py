@@ -1,7 +1,8 @@
-"""Everything that may travel or be stored at a coordinator, and what is promised of it.
+"""Everything that may travel to a coordinator or be stored there, and the promise about it.
 
-One table for messages, one for tables, one for files. What is found and not named here is a
-broken promise, whatever its content: a new field has to be declared before it may travel.
+There is one table for messages, one for database tables and one for files. Anything that is not in
+them is a broken promise, whatever its content. So a new field must be declared before it may
+travel.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What something that travels is.
+    """The kind of a value that travels.
 
     Attributes:
-        promise: what the threat model says of it.
+        promise: the threat model's promise about it.
         one_length: whether all of its values have the same length from every sender.
-        sealed: whether its bytes must look random to the coordinator: always, never, only where
-            the protection hides updates, or only where it hides sums, too.
-        of_epoch: whether every key epoch has its own, so that lengths are compared within one.
+        sealed: when its bytes must look random to the coordinator: always, never, if the protection
+            hides updates, or only if it hides sums, too.
+        of_epoch: whether it differs between key epochs, so that lengths are compared within one.
     """
 
     promise: str
@@ -31,58 +32,57 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "identity": Kind(promise="who took part and when is seen: fingerprints of keys, no user's id"),
-    "bookkeeping": Kind(promise="rounds, sizes, phases and times are seen"),
-    "public": Kind(promise="plan, catalogue and roster are everybody's and hold no user's data"),
-    "digest": Kind(promise="names bytes that travel, too", one_length=True),
-    "keyed digest": Kind(promise="says nothing without the group key", one_length=True),
-    "signature": Kind(promise="says who sent what, nothing else", one_length=True),
+    "identity": Kind(
+        promise="participants and times are visible: fingerprints of keys, no user ids"
+    ),
+    "bookkeeping": Kind(promise="rounds, sizes, phases and times are visible"),
+    "public": Kind(promise="plan, catalogue and roster are public and have no user data"),
+    "digest": Kind(promise="names bytes that also travel", one_length=True),
+    "keyed digest": Kind(promise="reveals nothing without the group key", one_length=True),
+    "signature": Kind(promise="identifies the sender, nothing else", one_length=True),
     "nonce": Kind(promise="random bytes that are used once", one_length=True),
     "epoch bundle": Kind(
-        promise="a signed roster, a context without a key, and keys that only members unwrap"
+        promise="a signed roster, a context without a key, and keys that only members can unwrap"
     ),
-    "context": Kind(
-        promise="the protection's context holds no key", one_length=True, of_epoch=True
-    ),
+    "context": Kind(promise="the protection's context has no key", one_length=True, of_epoch=True),
     "wrapped key": Kind(
-        promise="opens with a member's own key only",
+        promise="only a member's own key opens it",
         one_length=True,
         sealed="always",
         of_epoch=True,
     ),
-    "public key": Kind(promise="of one round under masks; opens nothing", one_length=True),
-    "mask share": Kind(promise="shares for other clients, which only they open", sealed="always"),
+    "public key": Kind(promise="keys of one round under masks. They open nothing", one_length=True),
+    "mask share": Kind(promise="shares that only other clients can open", sealed="always"),
     "mask secret": Kind(
-        promise="a client's shares of masks: enough of them take the masks off the sum, not off "
-        "one update"
+        promise="a client's shares of masks. Enough of them unmask the sum, but no single update"
     ),
-    "masks": Kind(promise="who takes part in a round under masks, and shares that others open"),
+    "masks": Kind(
+        promise="participants of a round under masks, and shares that only others can open"
+    ),
     "metrics": Kind(promise="sums over all clients of a round, once it is published"),
     "update": Kind(
-        promise="one client's update: readable under none, under nothing else",
+        promise="one client's update: readable only under none",
         one_length=True,
         sealed="updates",
     ),
     "unfinished update": Kind(
-        promise="what has arrived of an update, until its round is over", sealed="updates"
+        promise="the received part of an update, until its round is over", sealed="updates"
     ),
     "sum": Kind(
-        promise="a round's sum: a ciphertext where it is opened elsewhere",
+        promise="a round's sum: a ciphertext if it is opened elsewhere",
         one_length=True,
         sealed="sums",
     ),
     "published sum": Kind(
-        promise="a ciphertext, or sealed for the members, where it is opened elsewhere",
+        promise="a ciphertext, or sealed for the members, if it is opened elsewhere",
         sealed="sums",
     ),
-    "snapshot": Kind(
-        promise="sealed for the members where sums are opened elsewhere", sealed="sums"
-    ),
-    "words": Kind(promise="the coordinator's own words to clients and operators"),
+    "snapshot": Kind(promise="sealed for the members if sums are opened elsewhere", sealed="sums"),
+    "words": Kind(promise="the coordinator's own text for clients and operators"),
 }
 
 Kinds = Mapping[str, str]
-"""By kind: the names of fields or columns of that kind, with spaces between."""
+"""By kind: the names of its fields or columns, separated by spaces."""
 
 _HEADER: Kinds = {
     "public": "protocol_version federation catalogue_fingerprint plan_fingerprint",
@@ -116,7 +116,7 @@ _MESSAGES: Mapping[str, Kinds] = {
     "RevealStatement": _STATEMENT,
     "Report": _REPORT,
     "BlobHeader": {"bookkeeping": "length", "digest": "digest"},
-    # What a chunk's data are depends on the call: see BLOBS.
+    # The content of a chunk depends on the call. See BLOBS.
     "Chunk": {"bookkeeping": "offset"},
     "UploadReceipt": {"bookkeeping": "round duplicate"},
     "RoundReceipt": {"bookkeeping": "round"},
@@ -218,7 +218,7 @@ _MESSAGES: Mapping[str, Kinds] = {
 
 
 def _of_each(declared: Mapping[str, Kinds]) -> dict[str, str]:
-    """Return the kind of every name, as `owner.name`."""
+    """Return the kind of every name, given as `owner.name`."""
     return {
         f"{owner}.{name}": kind
         for owner, kinds in declared.items()
@@ -242,7 +242,7 @@ BLOBS: dict[str, str] = {
     "InstallEpoch": "epoch bundle",
     "FetchMasks": "masks",
 }
-"""What the chunks of a method's stream make up together."""
+"""The content of a method's stream of chunks, taken together."""
 
 EVENT_KEYS = frozenset(
     {
@@ -271,13 +271,13 @@ EVENT_KEYS = frozenset(
 
 
 def undeclared_event_keys(text: str) -> list[str]:
-    """Return what a JSON object that operators see has besides `EVENT_KEYS`."""
+    """Return the keys of a JSON object for operators that are not in `EVENT_KEYS`."""
     try:
         content = json.loads(text)
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        return ["something that is no JSON object"]
+        return ["a value that is not a JSON object"]
     return sorted(set(content) - EVENT_KEYS)
 
 
@@ -322,9 +322,9 @@ FILES: tuple[tuple[str, str], ...] = (
     (r"epochs/\d{8}-[0-9a-f]{64}", "epoch bundle"),
     (r"snapshots/\d{8}-[0-9a-f]{64}", "snapshot"),
 )
-"""What each file of the state folder is, by its path there."""
+"""The kind of each file of the state folder, by its path there."""
 
 
 def file_kind(path: str) -> str | None:
-    """Return the kind of a file of the state folder; None where there may be no such file."""
+    """Return the kind of a file of the state folder, or None if no such file may exist."""
     return next((kind for form, kind in FILES if re.fullmatch(form, path)), None)

@@ -1,4 +1,4 @@
-"""From counts to verdicts, and the report on them."""
+"""Verdicts from counts, and the report on them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from fedrec_lab.audit.wire.traffic import Traffic
 
 UNDECLARED = "undeclared"
 _FEWEST_EQUAL = 0.01
-"""Two random blobs of thousands of words share none."""
+"""Largest share of equal words in two blobs. Two random blobs of thousands of words share none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What was seen of one field, stream, column or kind of file.
+    """The result for one field, stream, column or kind of file.
 
     Attributes:
         where: traffic or storage.
         name: the field and its method, the column, or the files.
         kind: one of `KINDS`, or `UNDECLARED`.
-        messages, n_bytes, distinct: how many values, their bytes, how many differ.
+        messages, n_bytes, distinct: the number of values, their bytes, the number of distinct ones.
         lengths: number, one, several, or by client.
-        clients: how many clients it came from or went to.
-        verdict: what was found out about it.
-        promise: what the threat model says.
-        problems: why the promise is broken; empty where it held.
+        clients: the number of clients that sent or received it.
+        verdict: the result of the checks.
+        promise: the threat model's promise.
+        problems: why the promise is broken, or empty.
     """
 
     where: str
@@ -46,7 +46,7 @@ class Finding:
 
 
 def traffic_findings(traffic: Traffic) -> Iterator[Finding]:
-    """Yield what was found of every field and every stream, in the order of their names."""
+    """Yield the finding for every field and every stream, ordered by name."""
     for key, tally in sorted(traffic.fields.items(), key=lambda entry: entry[0]):
         name = f"{key.method} {key.direction}: {key.name}"
         if key.epoch and len(traffic.epochs) > 1:
@@ -61,7 +61,7 @@ def traffic_findings(traffic: Traffic) -> Iterator[Finding]:
 
 
 def storage_findings(storage: Storage) -> Iterator[Finding]:
-    """Yield what was found of every column and every kind of file."""
+    """Yield the finding for every column and every kind of file."""
     for name, tally in sorted(storage.columns.items()):
         yield _of_field("storage", f"table {name}", COLUMNS.get(name), tally)
     for name, sizes in sorted(storage.files.items()):
@@ -83,7 +83,7 @@ def _of_field(
 ) -> Finding:
     problems = []
     if kind is None:
-        problems.append(f"{name} is nothing that may be there: {tally.n_bytes} bytes")
+        problems.append(f"{name} must not exist: {tally.n_bytes} bytes")
     elif KINDS[kind].one_length:
         problems += _uneven(name, tally)
     verdict = f"{tally.distinct} different" if tally.distinct > 1 else "always the same"
@@ -99,10 +99,10 @@ def _of_blobs(
     problems = []
     hidden = kind is None or known.hides(KINDS[kind].sealed)
     if kind is None and blobs.blobs != blobs.incomplete:
-        problems.append(f"{name} is nothing that may be there")
+        problems.append(f"{name} must not exist")
     if kind is not None and hidden:
         problems += [f"{name}: {why}" for why in _not_hidden(blobs)]
-    # A sum has an entry for every index that anybody sent, where indices are in the clear.
+    # With indices in the clear, a sum has an entry for every index that any client sent.
     grows = kind == "sum" and known.protection.chosen.entries > 0
     if kind is not None and KINDS[kind].one_length and not grows:
         # A count round's vector has another length than those of all other rounds.
@@ -134,16 +134,16 @@ def _finding(
         lengths=tally.lengths,
         clients=len(tally.clients),
         verdict=verdict,
-        promise=KINDS[kind].promise if kind else "nothing else may be there",
+        promise=KINDS[kind].promise if kind else "nothing else may exist there",
         problems=tuple(problems),
     )
 
 
 def _uneven(name: str, tally: FieldTally, apart: frozenset[int] = frozenset()) -> list[str]:
-    """Return which clients' values have another length than most, where all should have one.
+    """Return the clients whose values have an unusual length, if all should have the same.
 
     Args:
-        apart: lengths that may occur besides it.
+        apart: further lengths that may occur.
     """
     sizes = [size for size in tally.all_lengths if size and size not in apart]
     if len(sizes) < 2:
@@ -160,13 +160,13 @@ def _unplanned(name: str, sizes: FieldTally, known: Known) -> list[str]:
     other = [size for size in sizes.all_lengths if size not in known.planned]
     planned = known.protection.chosen.message_bytes
     return [
-        f"{name}: an update has {size} bytes, the plan's have {planned} or fewer rows'"
+        f"{name}: an update has {size} bytes, but the plan's have {planned}, or those of fewer rows"
         for size in other
     ]
 
 
 def _not_hidden(blobs: BlobTally) -> Iterator[str]:
-    """Yield why blobs that should look random do not."""
+    """Yield the signs that blobs are not random, if they should look random."""
     if blobs.readable:
         yield (
             f"{blobs.readable} of {blobs.blobs} were readable without any key, "
@@ -189,24 +189,24 @@ def _blob_verdict(blobs: BlobTally, hidden: bool) -> str:
     if blobs.readable:
         return (
             f"READABLE: {blobs.readable} of {blobs.blobs}, {blobs.values:,} values, "
-            f"{blobs.not_zero:,} of them not zero"
+            f"{blobs.not_zero:,} of them nonzero"
         )
     if hidden and not blobs.signs:
         return f"not readable: no vector, no zeros, no equal words, {bits}"
     signs = "; ".join(sorted(blobs.signs)) or "no sign of structure"
-    return f"no vector of the plan; {signs}; {bits}"
+    return f"not a vector of the plan, {signs}, {bits}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRow:
-    """What was seen of one client.
+    """The traffic of one client.
 
     Attributes:
-        client_id: its fingerprint; empty for callers that gave none.
-        calls: how many calls it made.
+        client_id: its fingerprint, or empty for callers without one.
+        calls: the number of its calls.
         sent, received: bytes of its messages.
-        updates: updates that it sent.
-        readable_updates: how many of them were readable.
+        updates: the number of updates that it sent.
+        readable_updates: the number of readable ones among them.
     """
 
     client_id: str
@@ -219,14 +219,14 @@ class ClientRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRow:
-    """What was seen of one key epoch.
+    """The traffic of one key epoch.
 
     Attributes:
-        roster: where its roster is from; "not given" where the audit does not have it.
-        members: how many the roster lists, 0 without it.
+        roster: the source of its roster, or "not given" if the audit does not have it.
+        members: the number of members in the roster, 0 without it.
         rotated: whether a later epoch began, with which its members destroyed its secrets.
-        messages: how many messages name it.
-        outsiders: how many of them are signed by somebody whom its roster does not list.
+        messages: the number of messages that name it.
+        outsiders: the number of them whose signer is not in its roster.
         updates, readable_updates, readable_values: updates for its rounds.
     """
 
@@ -243,23 +243,23 @@ class EpochRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireReport:
-    """What passed a coordinator and what lies with it, and whether promises held.
+    """The results about a coordinator's traffic and folder, and whether all promises held.
 
     Attributes:
-        recordings: files that were read; 0 where only the folder was looked at.
-        messages, n_bytes: of the recorded calls.
+        recordings: the number of files that were read, or 0 if only the folder was checked.
+        messages, n_bytes: the number and size of the recorded messages.
         context_bytes: length of the protection's context.
-        context_problem: why it may hold a key; empty where it holds none.
-        updates, readable_updates, readable_values: updates that travelled, how many of them were
-            readable without any key, and how many values they had.
-        clear_indices: values of an update whose indices anybody reads, because the plan says so.
-        kept_updates: updates of single clients in the folder.
+        context_problem: why it may contain a key, or empty.
+        updates, readable_updates, readable_values: the number of updates that travelled, how many
+            were readable without a key, and their values.
+        clear_indices: the number of values of an update whose indices are readable under the plan.
+        kept_updates: the number of single clients' updates in the folder.
         published, published_bytes: published sums in the folder, and whether they were readable.
         clients, epochs: the traffic by client, and by the key epoch that it names.
-        searched: what was looked for, and how much of it.
-        found: what of it was found, where, and how often.
+        searched: what was searched for, and how much of it.
+        found: what was found, where, and how often.
         problems: every promise that was broken.
-        notes: what the audit could not look at.
+        notes: what the audit could not check.
     """
 
     protection: str
@@ -286,16 +286,16 @@ class WireReport:
 
     @property
     def holds(self) -> bool:
-        """Whether every promise held."""
+        """Return whether every promise held."""
         return not self.problems
 
     def sentences(self) -> list[str]:
-        """Return the summary for people to read."""
+        """Return the summary as sentences."""
         key = "no key" if not self.context_problem else "PERHAPS A KEY"
-        lines = [f"Key material: a context of {self.context_bytes} bytes, which holds {key}."]
+        lines = [f"Key material: a context of {self.context_bytes} bytes, which has {key}."]
         if self.recordings:
             lines.append(
-                f"Passed: {self.messages:,} messages, {self.n_bytes / 2**20:.1f} MiB. Updates of "
+                f"Traffic: {self.messages:,} messages, {self.n_bytes / 2**20:.1f} MiB. Updates of "
                 f"single clients: {self.updates}, {self._readable()}."
             )
         if self.clear_indices:
@@ -306,13 +306,13 @@ class WireReport:
         if len(self.epochs) > 1:
             numbers = ", ".join(str(row.epoch) for row in self.epochs)
             lines.append(
-                f"Key epochs {numbers}: each message was held against the one that it names. No "
-                "secret of any of them is needed or here; those that rotated away were destroyed."
+                f"Key epochs {numbers}: each message was compared with the one that it names. The "
+                "audit needs and has no secret of any epoch. Those of earlier ones were destroyed."
             )
         content = "readable" if self.published_readable else "not readable without a client's key"
         lines.append(
             f"Stored: {self.published} published sums, {self.published_bytes / 2**20:.1f} MiB, "
-            f"{content}; updates of single clients: {self.kept_updates}; who took part and when."
+            f"{content}. Single clients' updates: {self.kept_updates}. Participants and times."
         )
         for what, count in sorted(self.searched.items()):
             hits = sum(hits for name, hits in self.found.items() if name.startswith(what))

@@ -1,9 +1,9 @@
-"""What a coordinator knows before anybody calls: settings, files, and signed rosters of key epochs.
+"""The coordinator's knowledge before any call: settings, files, signed rosters of key epochs.
 
-An audit opens nothing, so that it needs no epoch's secrets; those of an epoch that rotated away are
-destroyed anyway. What it needs is who belonged to each epoch and which context it had: the signed
-roster says so. A coordinator keeps the newest bundle only, a recording has those that passed, and
-the authority's folder has the roster of every epoch that it made.
+An audit opens nothing, so it needs no secrets of epochs. Those of earlier epochs are destroyed
+anyway. It needs each epoch's members and context, which the signed roster gives. A coordinator
+keeps only the newest bundle, a recording has those that passed, and the authority's folder has the
+roster of every epoch that it made.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from fedrec_lab.audit.wire.declared import file_kind
 from fedrec_lab.audit.wire.reading import PlainReader
 
 RosterSource = Literal["coordinator", "given", "recorded", "not given"]
-"""Where an epoch's roster is from; a recorded one counts because the authority signed it."""
+"""The source of an epoch's roster. A recorded one counts because the authority signed it."""
 
-_REMEDY = "Give what the authority of this federation made: its folder keys/authority/rosters."
+_REMEDY = "Give the rosters of this federation's authority: its folder keys/authority/rosters."
 
 
 @dataclass(slots=True)
 class EpochTally:
-    """What traffic there was that names one key epoch.
+    """The traffic that names one key epoch.
 
     Attributes:
-        messages: how many messages name it.
-        outsiders: how many of them are signed by somebody whom its roster does not list.
+        messages: the number of messages that name it.
+        outsiders: the number of them whose signer is not in its roster.
         updates, readable_updates, readable_values: uploads for its rounds.
     """
 
@@ -56,10 +56,10 @@ class EpochTally:
 
 
 class KnownEpochs:
-    """Rosters of one authority, by epoch; a recording may add to them while it is read.
+    """Rosters of one authority, by epoch. Reading a recording may add to them.
 
     Args:
-        keys: the epoch of the coordinator's settings, which says whose authority is believed.
+        keys: the epoch of the coordinator's settings, whose authority is trusted.
     """
 
     def __init__(self, keys: KeyEpoch) -> None:
@@ -70,33 +70,33 @@ class KnownEpochs:
         self.add(keys.roster, "coordinator")
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the epochs whose rosters are here, ascending."""
+        """Yield the known epochs with a roster, ascending."""
         return iter(sorted(self._rosters))
 
     def add(self, roster: Roster, source: RosterSource) -> None:
-        """Take a roster in; one that is here already changes nothing.
+        """Add a roster. If it is already here, nothing changes.
 
         Raises:
-            BadSignature: when another authority signed it, or none.
-            KeysError: when it is of another federation, or not the one that is here.
+            BadSignature: when it has no signature, or one from another authority.
+            KeysError: when it is from another federation, or differs from the one that is here.
         """
         roster.verify(self._authority_key)
         if roster.federation != self._federation:
             raise KeysError(
-                f"The roster is of the federation {roster.federation!r}, expected "
+                f"The roster is for the federation {roster.federation!r}, expected "
                 f"{self._federation!r}.",
                 remedy=_REMEDY,
             )
         if self._rosters.setdefault(roster.epoch, roster) != roster:
             raise KeysError(
                 f"There are two different rosters of key epoch {roster.epoch}.",
-                remedy="Ask the data owners which one they made; an authority that was restored "
-                "from a backup may have used a number again.",
+                remedy="Ask the data owners which one they made. An authority restored from a "
+                "backup may have used a number again.",
             )
         self._sources.setdefault(roster.epoch, source)
 
     def add_folder(self, state: Path) -> None:
-        """Take in the bundles that lie in a coordinator's folder.
+        """Add the bundles in a coordinator's folder.
 
         Raises:
             KeysError, BadSignature: when one of them cannot be used.
@@ -104,15 +104,15 @@ class KnownEpochs:
         for path in sorted(state.glob("epochs/*")):
             if file_kind(path.relative_to(state).as_posix()) != "epoch bundle":
                 continue
-            # A coordinator that runs deletes the bundle before the newest.
+            # A running coordinator deletes the bundle before the newest.
             with suppress(FileNotFoundError):
                 self.add(KeyEpoch.from_json(path.read_bytes()).roster, "coordinator")
 
     def add_given(self, places: Sequence[Path]) -> None:
-        """Take in rosters and bundles from files, or from folders such as the authority's.
+        """Add rosters and bundles from files, or from folders such as the authority's.
 
         Raises:
-            DataError: when a folder holds neither.
+            DataError: when a folder has neither.
             KeysError, BadSignature: when one of them cannot be used here.
         """
         for place in places:
@@ -124,7 +124,10 @@ class KnownEpochs:
                     raise type(error)(f"{path}: {error.message}", remedy=error.remedy) from None
 
     def learn(self, bundle: bytes) -> str:
-        """Take in a bundle that passed; return why it is none of this federation's, or nothing."""
+        """Add a recorded bundle.
+
+        Return why it does not belong to this federation, or an empty string.
+        """
         try:
             self.add(KeyEpoch.from_json(bundle).roster, "recorded")
         except FedrecError as error:
@@ -132,9 +135,9 @@ class KnownEpochs:
         return ""
 
     def roster_problem(self, epoch: int, raw: bytes) -> str:
-        """Return why a roster that passed is not that of the epoch beside it; else nothing.
+        """Return why a recorded roster is not that of the stated epoch, or an empty string.
 
-        The roster of an epoch that is not here yet counts if the authority signed it.
+        The roster of an unknown epoch counts if the authority signed it.
         """
         known = self._rosters.get(epoch)
         if known is not None:
@@ -143,38 +146,38 @@ class KnownEpochs:
         try:
             roster = Roster.from_json(raw)
             if roster.epoch != epoch:
-                return f"is of key epoch {roster.epoch}, the message says {epoch}"
+                return f"is of key epoch {roster.epoch}, the message names {epoch}"
             self.add(roster, "recorded")
         except FedrecError as error:
-            return f"is none that the authority signed: {error.message}"
+            return f"is not signed by the authority: {error.message}"
         return ""
 
     def context_problem(self, epoch: int, context: bytes) -> str:
-        """Return why a context is not that of an epoch; nothing where it is, or nobody knows."""
+        """Return why a context is not that of an epoch, or an empty string if it may be."""
         known = self._rosters.get(epoch)
         if known is None or hashlib.sha256(context).digest() == known.context_sha256:
             return ""
-        return f"is not the one that the roster of key epoch {epoch} names"
+        return f"is not the one in the roster of key epoch {epoch}"
 
     def lists(self, epoch: int, client_id: str) -> bool:
-        """Tell whether a client was a member or revealer; true of all where no roster is here."""
+        """Return whether a client was a member or revealer. Without a roster, all count."""
         known = self._rosters.get(epoch)
         if known is None or known.contains(ClientId(client_id)):
             return True
         return known.revealer is not None and known.revealer.client_id == client_id
 
     def n_members(self, epoch: int) -> int:
-        """Return how many members an epoch has; 0 where its roster is not here."""
+        """Return how many members an epoch has, or 0 without its roster."""
         known = self._rosters.get(epoch)
         return 0 if known is None else len(known.members)
 
     def source(self, epoch: int) -> RosterSource:
-        """Return where an epoch's roster is from."""
+        """Return the source of an epoch's roster."""
         return self._sources.get(epoch, "not given")
 
 
 def _files(place: Path) -> Iterable[Path]:
-    """Return the files of rosters and bundles at a place that somebody named."""
+    """Return the files of rosters and bundles at a given place."""
     if not place.is_dir():
         return (place,)
     found = [
@@ -185,8 +188,8 @@ def _files(place: Path) -> Iterable[Path]:
     ]
     if not found:
         raise DataError(
-            f"{place} holds no roster of a key epoch.",
-            remedy=f"Name the authority's folder, its {ROSTERS_FOLDER} or a file of an epoch.",
+            f"{place} has no roster of a key epoch.",
+            remedy=f"Give the authority's folder, its {ROSTERS_FOLDER} or a file of an epoch.",
         )
     return sorted(found)
 
@@ -204,16 +207,16 @@ class Known:
     """The coordinator's side of an audit.
 
     Attributes:
-        state: its folder.
-        item_ids: of the catalogue, in its order.
-        vectors: how long each round's vector is.
-        context: of the key epoch that the settings name.
-        public: what everybody may have, byte for byte: plan and catalogue.
-        epochs: the rosters that are here.
+        state: its state folder.
+        item_ids: the catalogue's item ids, in its order.
+        vectors: the vector of each kind of round.
+        context: the context of the settings' key epoch.
+        public: the public bytes: plan and catalogue.
+        epochs: the known rosters.
         reader: tries to read vectors of this plan.
-        planned: the lengths that an update may have; of rounds that train one for each number of
+        planned: the lengths that an update may have, for training rounds one for each number of
             rows.
-        counting: the lengths that a count round's update and its sum may have.
+        counting: the lengths that a count round's update and sum may have.
     """
 
     plan: Plan
@@ -230,21 +233,21 @@ class Known:
 
     @classmethod
     def of(cls, settings: Settings, given: Sequence[Path] = ()) -> Self:
-        """Read what a coordinator of these settings has.
+        """Read what a coordinator with these settings has.
 
         Args:
             given: files and folders with rosters of further key epochs.
 
         Raises:
             SettingsError: when the settings name no catalogue.
-            DataError: when a folder that was given holds no roster.
+            DataError: when a given folder has no roster.
             KeysError: when a key epoch cannot be read.
-            BadSignature: when a roster is of another authority.
+            BadSignature: when a roster is from another authority.
         """
         if settings.data.catalogue is None:
             raise SettingsError(
-                "data.catalogue is missing; an audit of the wire needs the coordinator's settings.",
-                remedy="Name the file with which `fedrec coordinator run` was started.",
+                "data.catalogue is missing. An audit of the wire needs the coordinator's settings.",
+                remedy="Give the file with which `fedrec coordinator run` was started.",
             )
         path = Path(settings.data.catalogue)
         catalogue = Catalogue.load(path)
@@ -276,7 +279,7 @@ class Known:
         )
 
     def planned_for(self, kind: str, n_rows: int) -> frozenset[int]:
-        """Return the lengths of an update whose header says this; all where it says nothing."""
+        """Return the lengths of an update with this header, or all if the header does not tell."""
         if kind == "count":
             return self.counting
         if kind not in ("train", "evaluate"):
@@ -288,7 +291,7 @@ class Known:
             return frozenset()
 
     def hides(self, what: str) -> bool:
-        """Tell whether the plan promises that bytes look random: `Kind.sealed`."""
+        """Return whether the plan promises that bytes look random. See `Kind.sealed`."""
         return {
             "never": False,
             "always": True,
@@ -297,7 +300,7 @@ class Known:
         }[what]
 
     def context_problem(self, context: bytes) -> str:
-        """Return what is wrong with a context that was found; empty where it holds no key."""
+        """Return what is wrong with a context, or an empty string if it has no key."""
         try:
             self.protection.envelope(context)
         except FedrecError as error:
@@ -306,7 +309,7 @@ class Known:
 
 
 def _possible(vectors: RoundVectors) -> Iterator[VectorSpec]:
-    """Yield the vector of rounds that train for each number of rows that may travel."""
+    """Yield the training vector for each number of rows that may travel."""
     numbers = range(ROW_STEP, padded_rows(vectors.n_items) + 1, ROW_STEP)
     for n_rows in numbers if vectors.least else (vectors.n_items,):
         try:
@@ -316,7 +319,7 @@ def _possible(vectors: RoundVectors) -> Iterator[VectorSpec]:
 
 
 def _key_epoch(settings: CoordinatorSettings) -> KeyEpoch:
-    """Return the epoch of the settings' file; where it was deleted, the newest installed one."""
+    """Return the epoch of the settings' file or, if it was deleted, the newest installed one."""
     path = Path(settings.epoch)
     installed = sorted(Path(settings.state).glob("epochs/*"))
     return KeyEpoch.load(path if path.exists() or not installed else installed[-1])

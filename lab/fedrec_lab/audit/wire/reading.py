@@ -1,7 +1,7 @@
-"""Attempts to read a blob with what the coordinator has: no key, the plan and its own eyes.
+"""Attempts to read a blob as the coordinator could: with the plan and without a key.
 
-Each attempt would succeed on bytes that hide nothing. That all fail proves no cipher; it shows
-that nobody forgot to use one.
+Each attempt would succeed on bytes that hide nothing. Their failure does not prove that a cipher is
+secure, but it shows that one was used.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from fedrec.protection import PROTECTIONS, Member, VectorSpec
 from fedrec.protection.protection_plan import HEADER_BYTES, Envelope
 
 ENTROPY_BITS = 7.8
-"""Bits of a byte below which bytes are no random ones; 4 KiB of random bytes have above 7.9."""
+"""Entropy in bits a byte below which bytes are not random. 4 KiB of random bytes have above 7.9."""
 ENTROPY_BYTES = 4096
 COMPRESSIBLE = 0.97
 COMPRESSIBLE_BYTES = 64
 ZERO_RUN_BYTES = 16
-"""Random bytes have a run as long as this once in 2^128 places."""
+"""Random bytes have a run of this length once in 2^128 places."""
 _COMPRESSED_BYTES = 8 * 1024
 _MOST_DISTINCT = 10_000
 _MARK_BYTES = 8
@@ -37,12 +37,12 @@ _COMPARED_BLOBS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobReading:
-    """What one blob gave away.
+    """The content that one blob revealed.
 
     Attributes:
-        values: values that were read, 0 where it did not decode.
-        not_zero: how many of them are not zero.
-        signs: why its bytes are not random ones; empty where they could be.
+        values: the number of decoded values, or 0 if it did not decode.
+        not_zero: the number of nonzero ones among them.
+        signs: why its bytes are not random, or empty if they could be.
         histogram: how often each byte value occurs behind the envelope, int64 (256,).
     """
 
@@ -53,7 +53,7 @@ class BlobReading:
 
     @property
     def is_readable(self) -> bool:
-        """Whether it decoded as the plain vector."""
+        """Return whether it decoded as the plain vector."""
         return self.values > 0
 
 
@@ -61,7 +61,7 @@ class PlainReader:
     """Decodes bytes as a vector of a plan, as protection `none` packs it.
 
     Args:
-        specs: the vectors that the federation's rounds may have, told apart by their lengths.
+        specs: the vectors that the federation's rounds may have, distinguished by length.
     """
 
     def __init__(self, *specs: VectorSpec) -> None:
@@ -75,7 +75,7 @@ class PlainReader:
         self._read: dict[bytes, BlobReading] = {}
 
     def read(self, blob: bytes) -> BlobReading:
-        """Try everything on a blob; what is handed out again was tried already."""
+        """Try to read a blob in every way. A blob that is served again was tried before."""
         mark = blake3(blob).digest()
         found = self._read.get(mark)
         if found is None:
@@ -92,9 +92,10 @@ class PlainReader:
         return found
 
     def vector(self, blob: bytes) -> NDArray[np.int64] | None:
-        """Return the vector, with or without an envelope before it; None where there is none.
+        """Return the vector, with or without an envelope before it, or None if there is none.
 
-        Values outside their segments' bounds are no vector: random bytes have some.
+        If a value is outside its segment's bounds, the bytes are not a vector. Random bytes have
+        such values.
         """
         for start in (HEADER_BYTES, 0):
             form = self._forms.get(len(blob) - start)
@@ -113,14 +114,14 @@ class BlobTally:
     """All blobs of one kind in one direction of one method.
 
     Attributes:
-        blobs: how many there were.
-        readable: how many of them decoded.
-        values, not_zero: values of those that decoded.
+        blobs: the number of blobs.
+        readable: the number of them that decoded.
+        values, not_zero: the number of decoded values, and of nonzero ones.
         incomplete: streams that ended before their announced length.
-        by_client: for each client how many blobs were seen, and how many decoded.
-        signs: why bytes are not random ones, and in how many blobs.
+        by_client: for each client the number of its blobs, and how many decoded.
+        signs: why bytes are not random, and in how many blobs.
         shared_words: largest share of equal 8-byte words in the same places of two blobs.
-        copies: how many are what another client sent before.
+        copies: the number of blobs that another client sent before.
     """
 
     blobs: int = 0
@@ -139,11 +140,11 @@ class BlobTally:
     def add(
         self, blob: bytes, client: str, reader: PlainReader, *, sent: bool = False
     ) -> BlobReading:
-        """Try to read a blob and count what came of it.
+        """Try to read a blob and count the result.
 
         Args:
-            client: who sent it, or got it, or whose it is.
-            sent: whether the client made it, so that nobody else's is the same.
+            client: its sender, receiver or owner.
+            sent: whether the client made it, so that no other client's is the same.
         """
         self.blobs += 1
         found = reader.read(blob)
@@ -155,20 +156,20 @@ class BlobTally:
         for sign in found.signs:
             self.signs[sign] = self.signs.get(sign, 0) + 1
         if self._is_new(body_of(blob), client if sent else ""):
-            # The same bytes once more say nothing more: a few that many are handed look uneven.
+            # Repeated bytes show nothing new. Served to many, a few blobs would look uneven.
             self._histogram += found.histogram
         return found
 
     @property
     def entropy(self) -> float | None:
-        """Bits of a byte over all different blobs; None for fewer than 4 KiB."""
+        """Return bits of entropy a byte over all different blobs, or None for fewer than 4 KiB."""
         return byte_entropy(self._histogram)
 
     def _is_new(self, body: bytes, client: str) -> bool:
-        """Return whether a blob was not seen, and compare it with others in the same places."""
+        """Return whether a blob is new, and compare it with others in the same places."""
         mark, n_words = blake3(body).digest(), len(body) // 8
         if mark in self._owners:
-            # The same bytes once more: handed out again, sent again, or sent by somebody else.
+            # The same bytes again: served again, sent again, or sent by another client.
             self.copies += self._owners[mark] != client
             return False
         self._owners[mark] = client
@@ -185,7 +186,7 @@ class BlobTally:
 
 
 Lengths = Literal["number", "one", "several", "by client"]
-"""What the lengths of a field's values are like; those of numbers are not looked at."""
+"""How a field's lengths vary. Those of numbers are not checked."""
 
 
 @dataclass(slots=True)
@@ -193,8 +194,8 @@ class FieldTally:
     """Counts of one field in one direction of one method, or of one column.
 
     Attributes:
-        messages: values that were seen.
-        n_bytes: their lengths together; a number counts as 8.
+        messages: the number of values.
+        n_bytes: their lengths in total. A number counts as 8 bytes.
     """
 
     messages: int = 0
@@ -204,7 +205,7 @@ class FieldTally:
     _is_number: bool = True
 
     def add(self, value: bytes | str | float, client: str) -> None:
-        """Count one value that came from or went to a client."""
+        """Count one value that a client sent or received."""
         self.messages += 1
         if isinstance(value, (int, float)):
             self.n_bytes += 8
@@ -227,12 +228,12 @@ class FieldTally:
 
     @property
     def distinct(self) -> int:
-        """How many different values were seen, at most 10,000 are told apart."""
+        """Return the number of different values, up to 10,000."""
         return len(self._marks)
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """Whom the values came from or went to; empty names are left out."""
+        """Return the clients that sent or received the values, without empty names."""
         return tuple(sorted(client for client in self._lengths if client))
 
     @property
@@ -242,7 +243,7 @@ class FieldTally:
 
     @property
     def lengths(self) -> Lengths:
-        """Return what the lengths are like."""
+        """Return how the lengths vary."""
         if self._is_number:
             return "number"
         if len(self.all_lengths) == 1:
@@ -252,10 +253,10 @@ class FieldTally:
         return "several" if alike else "by client"
 
     def unusual_clients(self, apart: frozenset[int] = frozenset()) -> dict[str, tuple[int, ...]]:
-        """Return who has lengths that are not the commonest one, and which.
+        """Return the clients with an unusual length, and which one.
 
         Args:
-            apart: lengths that are not looked at.
+            apart: lengths to ignore.
         """
         counts: dict[int, int] = defaultdict(int)
         for sizes in self._lengths.values():
@@ -276,9 +277,9 @@ class FieldTally:
 
 
 def byte_entropy(histogram: NDArray[np.int64]) -> float | None:
-    """Return bits of a byte from counts of 256 values; None for too few bytes to tell.
+    """Return bits of entropy a byte from counts of 256 values, or None for too few bytes.
 
-    With the correction of Miller and Madow (1955) for the size of the sample.
+    It uses the correction of Miller and Madow (1955) for the size of the sample.
     """
     total = int(histogram.sum())
     if total < ENTROPY_BYTES:
@@ -289,14 +290,14 @@ def byte_entropy(histogram: NDArray[np.int64]) -> float | None:
 
 
 def longest_zero_run(body: bytes) -> int:
-    """Return how many bytes of zero follow each other at most."""
+    """Return the length of the longest run of zero bytes."""
     places = np.flatnonzero(np.frombuffer(body, dtype=np.uint8))
     edges = np.concatenate(([-1], places, [len(body)]))
     return int(np.diff(edges).max()) - 1
 
 
 def body_of(blob: bytes) -> bytes:
-    """Return a blob without the envelope that all messages of a plan have alike."""
+    """Return a blob without the envelope that all messages of a plan have in common."""
     return blob[HEADER_BYTES:] if blob[:4] in (b"FRPM", b"FRPS") else blob
 
 
@@ -305,7 +306,7 @@ def _histogram(body: bytes) -> NDArray[np.int64]:
 
 
 def _signs(body: bytes, histogram: NDArray[np.int64]) -> list[str]:
-    """Return why bytes are not random ones."""
+    """Return why bytes are not random."""
     found = []
     entropy = byte_entropy(histogram)
     if entropy is not None and entropy < ENTROPY_BITS:

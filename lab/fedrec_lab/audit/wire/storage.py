@@ -17,7 +17,7 @@ from fedrec_lab.audit.wire.reading import BlobTally, FieldTally
 from fedrec_lab.audit.wire.truth import Search
 
 UPDATES = ("update", "unfinished update")
-"""Kinds of files that are about one client."""
+"""Kinds of files that belong to one client."""
 
 _READ_BYTES = 4 << 20
 _CLIENT_COLUMN = "client_id"
@@ -27,13 +27,13 @@ _TESTED_BYTES = 1 << 30
 
 @dataclass(slots=True)
 class Storage:
-    """What was found in a state folder.
+    """The content of a state folder.
 
     Attributes:
-        columns: by `table.column`.
-        files: sizes, by kind; of a kind that is not declared the path itself.
-        blobs: by kind, what files hold.
-        undeclared: files that may not be there.
+        columns: the counts, by `table.column`.
+        files: sizes by kind, or by path if the kind is not declared.
+        blobs: the files' content, by kind.
+        undeclared: files that must not exist.
         problems: sentences about broken promises that are not about one column.
     """
 
@@ -47,7 +47,7 @@ class Storage:
     _over: frozenset[int] = frozenset()
 
     def read(self) -> None:
-        """Walk the folder.
+        """Read the folder and its database.
 
         Raises:
             StorageError: when it is not there, or its database cannot be read.
@@ -55,14 +55,14 @@ class Storage:
         folder = self.known.state
         if not folder.is_dir():
             raise StorageError(
-                f"The coordinator's folder {folder} is not there.",
+                f"The coordinator's folder {folder} does not exist.",
                 remedy="Run the audit where the coordinator ran, with its settings.",
             )
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             if path.suffix in _DATABASES:
                 self._read_database(path)
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            # A coordinator that runs deletes what a round leaves behind.
+            # A running coordinator deletes what a round leaves.
             with suppress(FileNotFoundError):
                 self._read_file(path, path.relative_to(folder).as_posix())
 
@@ -100,7 +100,7 @@ class Storage:
                 self.problems[f"{name} has keys that are not declared: {foreign}."] += 1
 
     def _rounds_over(self, rows: sqlite3.Connection) -> frozenset[int]:
-        """Return the rounds whose updates must be gone."""
+        """Return the rounds whose updates must have been deleted."""
         if not {"rounds.round", "rounds.phase"} <= set(self.columns):
             return frozenset()
         found = rows.execute("SELECT round FROM rounds WHERE phase IN ('published', 'abandoned')")

@@ -1,4 +1,4 @@
-"""What passes on the wire, message by message, taken apart and counted."""
+"""The traffic on the wire, taken apart message by message and counted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Value = bytes | str | int | float
-"""What a single field holds."""
+"""The value of a single field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +40,8 @@ class Leaf:
     """One value of a message.
 
     Attributes:
-        name: `Message.field`; `Message.<field 99>` where the descriptor does not know it.
-        top: the field of the outermost message that it came under, empty for its own.
+        name: `Message.field`, or `Message.<field 99>` if the descriptor does not know it.
+        top: the field of the outermost message that contains it, or empty for that message's own.
     """
 
     name: str
@@ -50,10 +50,10 @@ class Leaf:
 
 
 def parse(method: str, *, is_request: bool, raw: bytes) -> Any | None:
-    """Return the message of a call; None where the method is not ours or the bytes are damaged.
+    """Return the message of a call, or None if the method is unknown or the bytes are damaged.
 
     Args:
-        method: as gRPC names it, such as `/package.Service/Method`.
+        method: gRPC's name of the method, such as `/package.Service/Method`.
     """
     kinds = _methods().get(method)
     if kinds is None:
@@ -65,7 +65,7 @@ def parse(method: str, *, is_request: bool, raw: bytes) -> Any | None:
 
 
 def leaves(message: Any, top: str = "") -> Iterator[Leaf]:
-    """Yield every value that a message holds, however deep, and every field it should not have."""
+    """Yield every value in a message at any depth, and every field that it should not have."""
     name = message.DESCRIPTOR.name
     for own, value in message.ListFields():
         for one in value if own.is_repeated else (value,):
@@ -81,7 +81,7 @@ def leaves(message: Any, top: str = "") -> Iterator[Leaf]:
 
 @cache
 def _methods() -> dict[str, tuple[Any, Any]]:
-    """Return by method the classes of its requests and responses."""
+    """Return the classes of requests and responses, by method."""
     return {
         f"/{service.full_name}/{method.name}": (
             GetMessageClass(method.input_type),
@@ -104,20 +104,24 @@ _CALLERS = frozenset(
     name for name, kind in FIELDS.items() if kind == "identity" and name.endswith(".client_id")
 )
 _MOST_OPEN = 10_000
-"""Nothing says when a call ends; of more than this the oldest have ended."""
+"""The most calls in progress.
+
+Recordings do not mark the end of a call, so older calls count as ended.
+"""
 _WORTH_A_MARK = 4096
 _MOST_SEARCHED = 1_000_000
 _CUT = "a stream that was cut"
 _MOST_EPOCHS = 1000
-"""Strangers may name as many as they like; those beyond are not told apart."""
+"""The most client names. Strangers may invent any number, and further ones are not distinguished.
+"""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class FieldKey:
-    """Where a field was seen.
+    """The place where a field was seen.
 
     Attributes:
-        epoch: the key epoch of its message, where every epoch has its own value; else 0.
+        epoch: the key epoch of its message if every epoch has its own value, or 0.
     """
 
     method: str
@@ -128,7 +132,7 @@ class FieldKey:
 
 @dataclass(frozen=True, slots=True, order=True)
 class BlobKey:
-    """Where blobs were seen."""
+    """The place where blobs were seen."""
 
     method: str
     direction: str
@@ -136,7 +140,7 @@ class BlobKey:
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call in progress: who called, in which key epoch, and the stream that it carries."""
+    """A call in progress: its caller, its key epoch, and the stream that it carries."""
 
     client: str = ""
     epoch: int = 0
@@ -147,19 +151,20 @@ class _Call:
 
 @dataclass(slots=True)
 class Traffic:
-    """What was seen in recordings.
+    """The content of recordings.
 
     Attributes:
         known: the coordinator's side.
-        search: the data owners' side; None where they gave nothing.
+        search: the data owners' side, or None without their data.
         fields, blobs: the counts.
         problems: sentences about broken promises that are not about one field.
-        unreadable: messages that are none of the protocol, by method.
-        calls: how many calls were seen, by client; those without a name under the empty one.
-        sent, received: bytes of each client's messages.
-        wrapped: what is sealed to single members, by field.
-        epochs: what names a key epoch, by epoch.
-        truncated, limited: recordings that end within a message, or at their size limit.
+        unreadable: messages that are not part of the protocol, by method.
+        calls: the number of calls by client. Callers without a name have the empty one.
+        sent, received: the bytes of each client's messages.
+        wrapped: bytes sealed to single members, by field.
+        epochs: the traffic that names a key epoch, by epoch.
+        truncated, limited: the number of recordings that end within a message, or at their size
+            limit.
     """
 
     known: Known
@@ -183,7 +188,7 @@ class Traffic:
     _uploads: dict[tuple[str, int, bytes], _Call] = field(default_factory=dict)
 
     def read(self, recording: FrameReader) -> None:
-        """Take in one recording."""
+        """Read one recording."""
         self._open, self._uploads = {}, {}
         for frame in recording:
             self._take(frame)
@@ -227,7 +232,10 @@ class Traffic:
         self._follow(method, frame, message, call)
 
     def _note_epochs(self, frame: Frame, found: list[Leaf], call: _Call) -> None:
-        """Count a message for the key epochs that it names; the first is the call's from now on."""
+        """Count a message for the key epochs that it names.
+
+        The first one is the call's from now on.
+        """
         named = [int(leaf.value) for leaf in found if leaf.name.endswith(".epoch")]
         for epoch in dict.fromkeys(named):
             self._epoch(epoch).messages += 1
@@ -244,7 +252,7 @@ class Traffic:
         return self.epochs.setdefault(number, EpochTally())
 
     def _judge_federation(self, message: Any, method: str) -> None:
-        """Hold what a client enrols with against the key epoch that it names."""
+        """Compare a client's federation data with the key epoch that it names."""
         epochs, epoch = self.known.epochs, int(message.epoch)
         roster = epochs.roster_problem(epoch, message.roster_json) if message.roster_json else ""
         if roster:
@@ -254,10 +262,10 @@ class Traffic:
             self.problems[f"Federation.server_context in {method} {context}."] += 1
 
     def _judge_bundle(self, blob: bytes) -> None:
-        """Hold a bundle that the authority handed in against what a bundle may be."""
+        """Check a bundle from the authority."""
         problem = self.known.epochs.learn(blob)
         if problem:
-            self.problems[f"The bundle of InstallEpoch is none of this federation: {problem}"] += 1
+            self.problems[f"The bundle of InstallEpoch is for another federation: {problem}"] += 1
 
     def _count(self, key: FieldKey, leaf: Leaf, call: _Call) -> None:
         if leaf.name == "Chunk.data":
@@ -281,17 +289,17 @@ class Traffic:
                 self.problems[f"{leaf.name} has keys that are not declared: {foreign}."] += 1
 
     def _follow(self, method: str, frame: Frame, message: Any, call: _Call) -> None:
-        """Put the chunks of a stream together."""
+        """Assemble the chunks of a stream."""
         name = message.DESCRIPTOR.name
         if name == "UploadPart" and message.HasField("header"):
-            # An upload that was interrupted goes on in another call.
+            # An interrupted upload resumes in another call.
             header = message.header
             planned = self.known.planned_for(str(header.kind), int(header.n_rows))
             if header.length not in planned:
                 most = self.known.protection.chosen.message_bytes
                 self.problems[
-                    f"An update of {header.length} bytes was announced by "
-                    f"{header.client_id[:16]}; the plan's have {max(planned, default=most)}."
+                    f"{header.client_id[:16]} announced an update of {header.length} bytes, but "
+                    f"the plan's have {max(planned, default=most)}."
                 ] += 1
             key = (str(header.client_id), int(header.round), bytes(header.digest))
             earlier = self._uploads.setdefault(key, call)
@@ -308,7 +316,7 @@ class Traffic:
         if not call.stream:
             call.first = offset
         if call.first <= offset <= call.first + len(call.stream):
-            # A client goes on from what is durable, which may be less than what arrived.
+            # A client resumes from the durable bytes, which may be fewer than the received ones.
             del call.stream[offset - call.first :]
             call.stream += data
         if len(call.stream) == call.announced:
@@ -316,7 +324,7 @@ class Traffic:
             self._uploads = {k: v for k, v in self._uploads.items() if v is not call}
 
     def _end(self, number: int) -> None:
-        """Take what is left of a call whose stream was cut."""
+        """Take the rest of a call whose stream was cut."""
         for kind, call in self._open.pop(number).items():
             if call.stream and call not in self._uploads.values():
                 self._keep_blob(BlobKey(_CUT, kind), call)
@@ -339,7 +347,7 @@ class Traffic:
     def add_blob(
         self, key: BlobKey, blob: bytes, client: str, *, whole: bool = True
     ) -> BlobReading | None:
-        """Try to read a blob, and count it; return what it gave away, unless it is public."""
+        """Try to read a blob, and count it. Return what it revealed, unless it is public."""
         found = None
         tally = self.blobs.setdefault(key, BlobTally())
         tally.incomplete += not whole
@@ -356,7 +364,7 @@ class Traffic:
         return found
 
     def _was_searched(self, found: list[Leaf]) -> bool:
-        """Tell whether a message is a chunk that came before: key holders fetch what was sent."""
+        """Return whether a message is a repeated chunk: key holders fetch what was sent."""
         chunk = next((leaf.value for leaf in found if leaf.name == "Chunk.data"), b"")
         if self.search is None or not isinstance(chunk, bytes) or len(chunk) < _WORTH_A_MARK:
             return False
@@ -372,7 +380,7 @@ class Traffic:
 
 
 def _announced(message: Any) -> int | None:
-    """Return the length that a message announces for the chunks after it."""
+    """Return the length that a message announces for the following chunks."""
     for field_, value in message.ListFields():
         if field_.message_type is None or field_.is_repeated:
             continue
@@ -385,7 +393,7 @@ def _announced(message: Any) -> int | None:
 
 
 def _sealed_parts(value: bytes) -> tuple[bytes, ...]:
-    """Return what is sealed: all members are handed one part of it, which says so only once."""
+    """Return the sealed parts. One part is the same for all members and counts only once."""
     try:
         return secrets_parts(value)
     except MalformedUpdate:

@@ -1,8 +1,8 @@
-"""The data owners' side of an audit: what must not be found, and the search for it.
+"""The data owners' side of an audit: data that must not be found, and the search for it.
 
-Private vectors, user ids and histories are looked for in the forms in which a program would write
-them: float32 and float64 in a row, item numbers as 32-bit and 64-bit integers in a row, ids as
-text. Something compressed, encrypted or written in another way is not found.
+Private vectors, user ids and histories are searched for in the usual forms of programs: consecutive
+float32 and float64 values, consecutive item numbers as 32-bit and 64-bit integers, ids as text.
+Data that is compressed, encrypted or written in another form is not found.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 WINDOW_BYTES = 16
-"""Two float64 values: chance finds such a window once in 2^128 places."""
+"""Two float64 values. Such a window occurs by chance once in 2^128 places."""
 FEWEST_BYTES = 6
-"""Windows with fewer different bytes are found by chance: zeros, small numbers."""
+"""Windows with fewer different bytes, such as zeros or small numbers, occur by chance."""
 ITEMS_IN_A_ROW = 8
-"""Fewer small numbers in a row stand in plain counts by chance."""
+"""Fewer consecutive small numbers occur in plain counts by chance."""
 MOST_WINDOWS = 400_000
 MOST_ROWS = 50_000
 MOST_ROW_BYTES = 1024
 SHORTEST_ID = 8
-"""Ids with fewer characters occur by chance; they are compared with whole values."""
+"""Ids with fewer characters occur by chance, so they are only compared with whole values."""
 MODEL = "the shared model"
 _FIRST = np.uint64(0x9E3779B97F4A7C15)
 _SECOND = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -42,11 +42,11 @@ Words = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """What data owners know and nobody else may read.
+    """The data owners' knowledge, which no other party may read.
 
     Attributes:
         vectors: windows of private vectors, 16 bytes each.
-        model: the same of the shared model.
+        model: windows of the shared model.
         histories: pieces of users' histories.
         user_ids: the ids of all users.
     """
@@ -58,13 +58,14 @@ class Truth:
 
     @classmethod
     def of(cls, folders: Sequence[Path], item_ids: Sequence[str]) -> Truth:
-        """Read what lies in clients' folders: state folders, and data files beside or in them.
+        """Read clients' folders: state folders, and data files next to or in them.
 
         Args:
-            item_ids: of the catalogue, in its order: histories are written as places in it.
+            item_ids: the catalogue's item ids in its order. Histories are written as positions in
+                it.
 
         Raises:
-            DataError: when a folder holds nothing of a client, or unreadable data.
+            DataError: when a folder has no client data, or unreadable data.
             StorageError: when a state is damaged.
         """
         from fedrec.model.state import PrivateState, SharedState
@@ -78,8 +79,8 @@ class Truth:
             files = [path for path in sorted(folder.rglob("*.csv")) if path.name != "catalogue.csv"]
             if not states and not files:
                 raise DataError(
-                    f"{folder} holds neither private states nor interactions.",
-                    remedy="Name clients' state folders or folders with their data (CSV).",
+                    f"{folder} has neither private states nor interactions.",
+                    remedy="Give clients' state folders or folders with their data (CSV).",
                 )
             for path in states:
                 vectors.update(_vector_windows(PrivateState.open(path).tensors))
@@ -99,21 +100,21 @@ class Truth:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to look for."""
+        """Return whether there is nothing to search for."""
         return not (self.vectors or self.model or self.histories or self.user_ids)
 
     @property
     def unsearched_ids(self) -> int:
-        """How many user ids are short numbers, which nobody can tell from other numbers."""
+        """Return how many user ids are short numbers, which look like any other numbers."""
         return sum(_is_plain_number(user) for user in self.user_ids)
 
 
 @dataclass(slots=True)
 class Search:
-    """Looks for a truth in bytes that pass.
+    """Searches for a truth in traffic.
 
     Attributes:
-        found: by what and where, how often.
+        found: the number of hits, by kind and place.
     """
 
     truth: Truth
@@ -135,7 +136,7 @@ class Search:
         )
 
     def look(self, data: bytes, where: str) -> None:
-        """Search bytes, and count what is there under a place's name."""
+        """Search bytes, and count the hits under a place's name."""
         for windows in self._windows:
             for what, hits in windows.count(data).items():
                 self.found[what, where] += hits
@@ -147,11 +148,11 @@ class Search:
 
 
 class _Windows:
-    """Finds byte strings whose first 8 or 16 bytes are looked up at every place at once.
+    """Finds byte strings by looking up their first 8 or 16 bytes at every position at once.
 
     Args:
-        needles: what each is; each at least `size` bytes long.
-        size: 8 or 16: how many bytes are looked up before the rest is compared.
+        needles: the kind of each byte string, which has at least `size` bytes.
+        size: 8 or 16, the number of bytes to look up before the rest is compared.
     """
 
     def __init__(self, needles: Mapping[bytes, str], size: int) -> None:
@@ -162,7 +163,7 @@ class _Windows:
         heads = b"".join(self._whole)
         words = np.frombuffer(heads, dtype="<u8").reshape(len(self._whole), size // 8)
         hashes = self._hashed(words[:, 0], words[:, -1])
-        # One entry in sixteen is taken at most, and few needles make a table that a cache holds.
+        # At most one entry in sixteen is used, and few needles make a table that fits a cache.
         bits = max(12, len(hashes).bit_length() + 4)
         self._shift = np.uint64(64 - bits)
         self._table = np.zeros(1 << bits, dtype=np.bool_)
@@ -170,7 +171,7 @@ class _Windows:
         self._sorted = np.sort(hashes)
 
     def count(self, data: bytes) -> Counter[str]:
-        """Return in how many places each kind of needle stands."""
+        """Return at how many positions each kind of needle occurs."""
         found: Counter[str] = Counter()
         for shift in range(8):
             n_words = (len(data) - shift) // 8
@@ -195,7 +196,7 @@ class _Windows:
         mixed: Words = first * _FIRST
         if self._size > 8:
             mixed ^= last * _SECOND
-        # The table takes the highest bits: those of a product depend on all bits below them.
+        # The table uses the highest bits, because those of a product depend on all bits below them.
         mixed *= _FIRST
         return mixed
 
@@ -228,7 +229,7 @@ def _vector_windows(tensors: Mapping[str, Table] | Mapping[str, NDArray[Any]]) -
 
 
 def _history_windows(items: Sequence[int]) -> Iterator[bytes]:
-    """Yield eight items in a row, ascending as programs keep them, in both widths."""
+    """Yield eight consecutive items, ascending as programs store them, in both widths."""
     places: NDArray[Any] = np.array(sorted(set(items)))
     for start in range(0, len(places) - ITEMS_IN_A_ROW + 1, ITEMS_IN_A_ROW):
         piece = places[start : start + ITEMS_IN_A_ROW]
@@ -237,7 +238,7 @@ def _history_windows(items: Sequence[int]) -> Iterator[bytes]:
 
 
 def _histories(path: Path, item_ids: Sequence[str]) -> dict[str, list[int]]:
-    """Return the items of each user of a data file, as places in the catalogue."""
+    """Return the items of each user of a data file, as positions in the catalogue."""
     from fedrec.data.readers import read_interactions
 
     place = {item: index for index, item in enumerate(item_ids)}
@@ -254,7 +255,7 @@ def _histories(path: Path, item_ids: Sequence[str]) -> dict[str, list[int]]:
 
 
 def _thinned(windows: set[bytes]) -> frozenset[bytes]:
-    """Return so many of the windows that looking for them stays quick."""
+    """Return only as many windows as a quick search allows."""
     every = sorted(windows)
     step = max(1, -(-len(every) // MOST_WINDOWS))
     return frozenset(every[::step])

@@ -96,7 +96,7 @@ def test_contents_that_are_cut_short_are_refused():
     whole = messages.signatures_to_bytes({1: b"s" * 64, 2: b"t" * 64})
     short = messages.signatures_to_bytes({1: b"s" * 64, 2: b"t" * 63})
     assert messages.signatures_from_bytes(whole)
-    with pytest.raises(ProtocolError, match="64 bytes each"):
+    with pytest.raises(ProtocolError, match="64 bytes for each position"):
         messages.signatures_from_bytes(short)
 
 

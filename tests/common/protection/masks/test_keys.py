@@ -113,11 +113,11 @@ def test_swapped_keys_are_refused_by_participants():
     forged = (replace(forged[0], mask_key=mine), *forged[1:])
     with pytest.raises(BadSignature):
         cohort.participants[1].share(KeyList(forged), cohort.roster)
-    with pytest.raises(KeysError, match="other keys for this client"):
+    with pytest.raises(KeysError, match="keys that this client advertised"):
         _, again = Participant.begin(cohort.terms, cohort.people[1])
         keys = [again if k.client_id == again.client_id else k for k in cohort.key_list.keys]
         cohort.participants[1].share(KeyList.of(keys), cohort.roster)
-    with pytest.raises(KeysError, match="not in the round"):
+    with pytest.raises(KeysError, match="isn't in the round"):
         rest = [k for k in cohort.key_list.keys if k.client_id != cohort.id(1)]
         cohort.participants[1].share(KeyList.of(rest), cohort.roster)
 

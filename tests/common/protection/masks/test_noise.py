@@ -70,7 +70,7 @@ def test_drop_outs_leave_at_least_the_noise_that_was_promised(gone):
 
 def test_a_sum_of_fewer_than_the_shares_are_made_for_is_never_unmasked():
     layout = layout_of()
-    with pytest.raises(RoundError, match="the round needs 4"):
+    with pytest.raises(RoundError, match="The round needs 4"):
         noise_of_a_round(layout, 4, before={3})
 
 

@@ -26,7 +26,7 @@ def test_steps_cannot_be_repeated_or_left_out():
     inbox = cohort.collector.inbox(cohort.id(0))
     cohort.add_masks(0, inbox, words)
     cohort.restart(0)
-    with pytest.raises(RoundError, match="Send again"):
+    with pytest.raises(RoundError, match="Send the message again"):
         cohort.add_masks(0, inbox, words)
 
 
@@ -96,7 +96,7 @@ def test_shares_need_enough_equal_signatures():
             participant.give(signatures, cohort.roster)
     # Enough are good, and still no honest coordinator would hand the others on.
     for wrong, lied in ((foreign, "5 of 6"), (everybody | {1: bytes(64)}, "1 of 6")):
-        with pytest.raises(SplitView, match=f"{lied} clients signed something else"):
+        with pytest.raises(SplitView, match=f"{lied} clients signed other survivors"):
             participant.give(wrong, cohort.roster)
     four = {position: everybody[position] for position in sorted(everybody)[:4]}
     given = participant.give(four, cohort.roster)

@@ -90,5 +90,5 @@ def test_the_files_of_the_store_are_known_and_no_others():
 def test_what_operators_see_has_declared_keys():
     assert undeclared_event_keys('{"kind": "train", "counted": 3, "metrics": [1]}') == []
     assert undeclared_event_keys('{"counted": 3, "users": ["anna"]}') == ["users"]
-    assert undeclared_event_keys("[1]") == ["something that is no JSON object"]
-    assert undeclared_event_keys("no JSON") == ["something that is no JSON object"]
+    assert undeclared_event_keys("[1]") == ["a value that is not a JSON object"]
+    assert undeclared_event_keys("no JSON") == ["a value that is not a JSON object"]

@@ -141,10 +141,10 @@ def test_lengths_within_an_epoch_are_still_compared(record, rotated):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"epoch": 1}, "roster_json in GetFederation is of key epoch 2, the message says 1"),
+        ({"epoch": 1}, "roster_json in GetFederation is of key epoch 2, the message names 1"),
         ({"server_context": None}, "server_context in GetFederation is not the one"),
         ({"roster_json": b"{}"}, "roster_json in GetFederation is not that of key epoch 2"),
-        ({"epoch": 9}, "roster_json in GetFederation is of key epoch 2, the message says 9"),
+        ({"epoch": 9}, "roster_json in GetFederation is of key epoch 2, the message names 9"),
     ],
 )
 def test_documents_of_another_epoch_are_told(record, rotated, changes, told):
@@ -159,7 +159,7 @@ def test_a_roster_that_the_authority_did_not_sign_is_told(record, rotated):
     recording = record()
     enrol(recording, 1, rotated.foreign(5), CLIENTS[0])
     (problem,) = problems_of(recording.traffic())
-    assert "roster_json in GetFederation is none that the authority signed" in problem
+    assert "roster_json in GetFederation is not signed by the authority" in problem
 
 
 def test_an_epoch_without_a_roster_is_told_as_such(record, rotated):
@@ -212,7 +212,7 @@ def test_a_bundle_that_is_none_is_told(record, rotated, kind):
     bundle = rotated.foreign(3).to_json() if kind == "foreign" else b"a key, perhaps"
     install(recording, 1, bundle)
     (problem,) = problems_of(recording.traffic())
-    assert problem.startswith("The bundle of InstallEpoch is none of this federation: ")
+    assert problem.startswith("The bundle of InstallEpoch is for another federation: ")
 
 
 def test_strangers_cannot_make_it_remember_any_number_of_epochs(record, rotated):
@@ -240,7 +240,7 @@ class TestGiven:
         assert list(rotated.known(keys / "epoch.json").epochs) == [2]
 
     def test_a_folder_without_any(self, rotated, tmp_path):
-        with pytest.raises(DataError, match="holds no roster"):
+        with pytest.raises(DataError, match="has no roster"):
             rotated.known(tmp_path)
 
     def test_a_file_that_is_something_else(self, rotated, tmp_path):

@@ -83,7 +83,7 @@ def test_documents_that_are_not_the_public_ones_are_told(recording, known):
     recording.add(1, "GetFederation", answer, "response")
     plan, context = sorted(problems_of(recording.traffic()))
     assert plan.startswith("Federation.plan_json is not the coordinator's public file")
-    assert "A coordinator's context has 56 bytes and no key in it; found 61 bytes." in context
+    assert "A coordinator's context has 56 bytes and no key. This one has 61 bytes." in context
 
 
 def test_what_is_none_of_the_protocol_is_counted(recording):

@@ -1,0 +1,1 @@
+"""A study: which algorithm and which settings are best on validation."""
