@@ -109,7 +109,7 @@ def test_ctrl_c_stops_processes_and_the_printed_command_goes_on(settings_file, t
     assert process.returncode == 130, err
     (run,) = (tmp_path / "runs").iterdir()
     assert json.loads((run / "results.json").read_text())["finished"] is False
-    again = shlex.split(err[err.index("Go on with: ") :].removeprefix("Go on with: "))
+    again = shlex.split(err[err.index("To resume: ") :].removeprefix("To resume: "))
     ended = subprocess.run(
         [*child_command("fedrec"), *again[1:], "--json"],
         env=environment, cwd=tmp_path, check=True, timeout=280, capture_output=True, text=True,
