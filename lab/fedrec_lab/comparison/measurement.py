@@ -27,6 +27,7 @@ from fedrec_lab.reports.comparison_table import PairedBootstrap, paired_bootstra
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import SimulationResult, user_ranks
 from fedrec_lab.simulation.runner import simulate
+from fedrec_lab.simulation.silos_tail import TAIL
 
 BUDGET = 16
 """Settings that each reference may try for one protocol on one set of rows."""
@@ -262,7 +263,7 @@ def train(task: MethodTask, settings: Settings, seed: int) -> SimulationResult:
         }
     )
     folder = None if task.folder is None else _checkpoint_folder(task.folder)
-    n_rounds = settings.rounds.total + 2
+    n_rounds = settings.rounds.published
 
     def told(report: RoundReport) -> None:
         task.tell(f"round {report.round}/{n_rounds}")
@@ -305,6 +306,8 @@ def measurements_of(
     rows = table.rows[:1] if method else table.rows
     plan, ranks = result.settings.plan, user_ranks(result)
     known = {plan.algorithm.name: ranks.model, "popularity": ranks.popularity}
+    if result.tail is not None:
+        known[TAIL] = result.tail.test[plan.evaluation.protocol][1]
     return [
         Measurement(
             method=method or row.method,
