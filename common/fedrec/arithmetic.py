@@ -74,7 +74,7 @@ class Arithmetic:
         """Read the output of `canonical` or of `dataclasses.asdict`.
 
         Raises:
-            ValueError: a field is missing, unknown or of another type.
+            ValueError: a field is missing, unknown or has the wrong type.
         """
         names = {field.name for field in fields(cls)}
         if set(found) != names:
@@ -88,7 +88,7 @@ class Arithmetic:
         )
 
     def difference(self, other: Arithmetic) -> str:
-        """Return a sentence that names the differences in `other`, or empty without any."""
+        """Return a sentence that names the differences in `other`, or empty if there are none."""
         parts = []
         for field in fields(self):
             own, others = getattr(self, field.name), getattr(other, field.name)

@@ -57,7 +57,7 @@ def folder_for_compiled(chosen: Path | None, own: Path) -> Path | None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Create a folder if it is missing, and tell whether it is this user's and writable."""
+    """Create a folder if it is missing, and return whether this user owns and can write it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         owner = folder.stat().st_uid

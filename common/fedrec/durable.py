@@ -133,7 +133,7 @@ def replacing(
 
     Args:
         private: use mode 0600 from the first byte on, otherwise 0644.
-        named: returns the final name instead of the path's, if it depends on the content.
+        named: returns the final name, if it depends on the content. It replaces the path's name.
 
     Raises:
         OSError: writing failed.

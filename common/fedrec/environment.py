@@ -66,7 +66,7 @@ class Provenance:
         """Read the output of `dataclasses.asdict`. Additional keys are ignored.
 
         Raises:
-            ValueError, KeyError, TypeError: a field is missing or of another type.
+            ValueError, KeyError, TypeError: a field is missing or has the wrong type.
         """
         return cls(
             path=str(found["path"]),
@@ -75,7 +75,7 @@ class Provenance:
         )
 
     def difference(self, other: Provenance) -> str:
-        """Return the differences in `other` as sentences, or empty without any."""
+        """Return the differences in `other` as sentences, or empty if there are none."""
         trains = (
             ""
             if self.path == other.path
@@ -84,9 +84,9 @@ class Provenance:
         return f"{trains} {self.arithmetic.difference(other.arithmetic)}".strip()
 
     def is_of_another_release(self, other: Provenance) -> bool:
-        """Tell whether `other` trains the same plan with another release of fedrec.
+        """Return whether `other` trains the same plan with another release of fedrec.
 
-        On processors, the training path follows from the plan and the release alone.
+        On CPUs, the training path follows from the plan and the release alone.
         """
         on_processors = self.arithmetic.device == other.arithmetic.device == "cpu"
         return on_processors and self.path != other.path

@@ -216,16 +216,18 @@ class CatalogueMismatch(ProtocolError):
     """A peer with another catalogue of items."""
 
     code = "catalogue_mismatch"
-    public = "The catalogue differs from the federation's. Fetch the federation's catalogue."
+    public = (
+        "The catalogue isn't the same as that of the federation. Fetch the federation's catalogue."
+    )
     exit_code = 5
     grpc_status = "FAILED_PRECONDITION"
 
 
 class PlanMismatch(ProtocolError):
-    """A peer with other settings than the federation's."""
+    """A peer whose settings differ from the federation's settings."""
 
     code = "plan_mismatch"
-    public = "The settings differ from the federation's."
+    public = "The settings differ from those of the federation."
     exit_code = 5
     grpc_status = "FAILED_PRECONDITION"
 
@@ -275,10 +277,10 @@ class NotInRoster(RefusedError):
 
 
 class WrongIdentity(RefusedError):
-    """A message that names another client than its certificate does."""
+    """A message that names a different client from its certificate."""
 
     code = "wrong_identity"
-    public = "The message names another client than its sender."
+    public = "The message names a different client from its sender."
 
 
 class InvitationUsed(RefusedError):

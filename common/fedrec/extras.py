@@ -19,7 +19,7 @@ _DISTRIBUTIONS = {
     "grpc_reflection": "grpcio-reflection",
     "llvmlite": "numba",
 }
-"""Modules whose distributions have another name."""
+"""Modules whose distributions have a different name."""
 _NOT_FOR_USERS = "dev"
 
 
@@ -45,7 +45,7 @@ def how_to_install(*names: str) -> str:
 
 
 def is_missing(name: str) -> bool:
-    """Tell whether a module isn't installed, without importing it."""
+    """Return whether a module isn't installed, without importing it."""
     try:
         return importlib.util.find_spec(name) is None
     except ModuleNotFoundError:

@@ -31,7 +31,7 @@ def check_format(found: int | None, own: int, what: str, *, anew: str) -> None:
     """Refuse any format number but this fedrec's own.
 
     Args:
-        found: the number, or None without one.
+        found: the number, or None if there is none.
         what: the thing, as the beginning of a sentence.
         anew: an alternative to reading it, such as "start a new run".
 
@@ -58,7 +58,7 @@ def check_run_folder(folder: Path) -> None:
     """Refuse a run folder of another format.
 
     Raises:
-        VersionMismatch: it has another number, or none.
+        VersionMismatch: the folder has a different format number, or none.
         StorageError: its environment.json is damaged.
     """
     path = folder / ENVIRONMENT_NAME

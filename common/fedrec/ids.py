@@ -1,4 +1,4 @@
-"""Identifiers as distinct types, so that a user's id is never used as an item's."""
+"""Identifiers as distinct types, so that a user's id is never used as an item's id."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def split_address(address: str, name: str = "", *, to_call: bool = False) -> tup
         to_call: whether others call it. Then port 0 and a wildcard address are refused.
 
     Raises:
-        SettingsError: it is not a valid address.
+        SettingsError: `address` is not a valid address.
     """
     if "://" in address:
         raise _refused(name, address, "has a scheme.", f"Omit it. {_AS_IN}")
@@ -60,7 +60,7 @@ def plain_host(host: str, name: str = "", *, to_call: bool = False) -> str:
         to_call: whether others call it. Then a wildcard address is refused.
 
     Raises:
-        SettingsError: it is neither an address nor a name.
+        SettingsError: `host` is neither an address nor a name.
     """
     bracketed = host.startswith("[") and host.endswith("]")
     try:
@@ -89,7 +89,7 @@ def address_to_call(address: str, name: str = "") -> str:
     """Return an address that can be called, `host:port`, in its canonical form.
 
     Raises:
-        SettingsError: it can't be called. `name` is its setting or flag.
+        SettingsError: the address can't be called. `name` is its setting or flag.
     """
     return written_address(*split_address(address, name, to_call=True))
 
@@ -100,7 +100,7 @@ def written_address(host: str, port: int) -> str:
 
 
 def is_own_address(host: str) -> bool:
-    """Tell whether an address is reachable from this machine only."""
+    """Return whether an address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -113,7 +113,7 @@ def reached_from_here(host: str) -> str:
 
 
 def names_server(header: str, names: Collection[str]) -> bool:
-    """Tell whether a Host header names a server by its address or one of its names.
+    """Return whether a Host header names a server by its address or one of its names.
 
     A page that makes its own name point to this machine (DNS rebinding) sends that name.
 
@@ -133,7 +133,7 @@ def names_server(header: str, names: Collection[str]) -> bool:
 
 
 def _is_of_many(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Tell whether an address means several machines, also if IPv6 wraps it."""
+    """Return whether an address means several machines, even if IPv6 wraps it."""
     plain = getattr(address, "ipv4_mapped", None) or address
     return plain.is_unspecified or plain.is_multicast or plain == _BROADCAST
 

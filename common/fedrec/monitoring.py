@@ -251,7 +251,7 @@ class _Reader(BaseHTTPRequestHandler):
         """Suppress the log line for each reading."""
 
     def _is_called_by_name(self) -> bool:
-        """Tell whether the Host header is ours.
+        """Return whether the Host header is ours.
 
         A valid token, which no web page has, is enough, too.
         """

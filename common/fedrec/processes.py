@@ -1,7 +1,7 @@
 """Child processes that end with their parent, and signals that ask a process to stop.
 
 A thread of the child checks once a second whether its parent is still the process that started it.
-That works on Linux and macOS, also if the parent was killed. Linux's PR_SET_PDEATHSIG would also
+That works on Linux and macOS, even if the parent was killed. Linux's PR_SET_PDEATHSIG would also
 fire if only the parent's thread ended. The signals are Ctrl-C, the one that `kill` sends, and the
 one from a terminal that closes.
 """

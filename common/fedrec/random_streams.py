@@ -76,7 +76,7 @@ def user_stream(key: int, user_keys: Any) -> Any:
     """Return every user's own stream key.
 
     Args:
-        key: from `stream_key`.
+        key: the output of `stream_key`.
         user_keys: int64 identities of users (`UserSplit.user_keys`), numpy or torch, any shape.
 
     Returns:

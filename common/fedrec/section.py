@@ -28,7 +28,7 @@ class UsedIf:
     If a field has several, one that holds is enough.
 
     Attributes:
-        values: by setting, the values with which it has an effect.
+        values: the values with which the field has an effect, by setting.
         above_zero: the settings that must also be above 0.
     """
 
@@ -108,7 +108,7 @@ def only_if(holds: Callable[[Any], bool], names: tuple[str, ...], why: str) -> R
 
 
 def where_used(metadata: list[object], path: str = "") -> str:
-    """Return the condition under which a field has an effect, as a clause, or nothing."""
+    """Return the condition for a field's effect as a clause, or empty if there is none."""
     found = [item.words(path) for item in metadata if isinstance(item, UsedIf)]
     return f"only if {', or if '.join(found)}" if found else ""
 
@@ -153,7 +153,7 @@ class Section(BaseModel):
         return bool(getattr(self, name) == type(self).model_fields[name].default)
 
     def _missed(self, name: str) -> list[str]:
-        """Return the settings that keep a field from having an effect, or none."""
+        """Return the settings that keep a field from having an effect, or empty if it has one."""
         info = type(self).model_fields.get(name.partition(".")[0])
         conditions = [one for one in info.metadata if isinstance(one, UsedIf)] if info else []
         misses = [[*one.misses(self)] for one in conditions]

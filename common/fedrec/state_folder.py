@@ -114,7 +114,7 @@ class Highwater:
         """Compare the mark with the database, and create it for a new folder.
 
         Args:
-            commits: the database's count, or None without a database.
+            commits: the database's count, or None if there is no database.
             may_be_missing: whether a database may lack a mark. `note` creates it then.
 
         Raises:

@@ -135,7 +135,7 @@ def _lined(matrices: torch.Tensor, fewest: int) -> torch.Tensor:
     """Return the matrices, padded or copied, so that each begins at a cache line.
 
     Their memory layout follows from one matrix, not from their number or their old place. A
-    transposed one stays transposed, because libraries have another kernel for it.
+    transposed one stays transposed, because libraries have a different kernel for it.
     """
     if not _astray(matrices):
         return _filled(matrices, fewest)

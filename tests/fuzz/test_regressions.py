@@ -20,7 +20,7 @@ def test_half_a_character_in_an_enclosed_document():
     content["identity"] += HALF
     with pytest.raises(KeysError, match="identity"):
         target("application").read(json.dumps(content).encode())
-    with pytest.raises(KeysError, match="'a' is not a text"):
+    with pytest.raises(KeysError, match="'a' is not a string"):
         Document({"a": HALF}, "It").json_text("a")
 
 

@@ -95,7 +95,7 @@ def test_scenario_10_a_message_of_another_scale_is_another_plan(party, good):
     spec = replace(SPEC, segments=(segment,))
     kind, preset = type(party.protection), party.protection.chosen.preset
     other = make_party(kind, preset, spec).member.protect(np.zeros(spec.length, dtype=np.int64))
-    with pytest.raises(MalformedUpdate, match="another protection plan"):
+    with pytest.raises(MalformedUpdate, match="different protection plan"):
         accumulator = party.protection.accumulator(party.context)
         accumulator.add(other if len(other) == len(good) else other[:44] + good[44:])
 

@@ -353,7 +353,7 @@ ABOUT: Mapping[str, About] = {
     ),
     "pfedclr": About(
         summary="a shared table that each user calibrates by a low-rank matrix",
-        combination_reason="pfedclr trains the item table by Adam, which divides each coordinate "
+        combination_reason="pfedclr trains the item table with Adam, which divides each coordinate "
         "by the size of its own gradients. Adam is therefore not rotation-invariant: steps of A in "
         "A B are not a low-rank form of its steps of the table.",
         warnings=_pfedclr,

@@ -324,7 +324,7 @@ class Algorithm(ABC):
         """Return a party's summed tensors as they are sent, and the number of clipped values.
 
         Args:
-            changes: by name, in grid steps, in the shapes of `tensors`.
+            changes: the summed tensors by name, in grid steps, in the shapes of `tensors`.
             counts: users that touched each active item. No value may exceed the largest sum of this
                 number of users.
         """
@@ -343,7 +343,7 @@ class Algorithm(ABC):
 
         Args:
             chunk: the users with their training items, including users that cannot train.
-            private: those of their private tensors (refreshed) that `scoring` names, first axis
+            private: the users' private tensors (refreshed) that `scoring` names, first axis
                 n_users.
         """
         from fedrec.tensor_products import product_of_blocks

@@ -266,7 +266,8 @@ class Cohort:
         """Yield the participating users in chunks of one level. See `levels`.
 
         Args:
-            bytes_per_user: returns the memory of a user from active items and steps of its chunk.
+            bytes_per_user: a function that takes the number of active items and the number of
+                steps, and returns the bytes needed per user.
         """
         for members, n_steps in self.levels(participating, steps):
             each = bytes_per_user(len(self.active), n_steps)
@@ -288,14 +289,14 @@ class BlockChange:
     Attributes:
         item: active item positions of the users' rows, n_items for padding, int64 (n_users,
             n_rows).
-        rows: by tensor, float (n_users, n_rows, width).
-        whole: by tensor without an item axis, float (n_users, size).
+        rows: changed rows by tensor, float (n_users, n_rows, width).
+        whole: changes of tensors without an item axis, by name, float (n_users, size).
         idle: by tensor that decays as a whole, the change that the users' rows would have had
             untouched, like `rows`.
         loss: the users' mean losses, (n_users,). A loss that is not finite is a divergence, even if
             every value is finite. None if unknown.
         steps: number of steps of each user, int64 (n_users,). None if nothing decays as a whole.
-        weight: by tensor, the multiplicity of each user's rounded values, int64 (n_users,). The
+        weight: the multiplicity of each user's rounded values by tensor, int64 (n_users,). The
             default is 1.
     """
 

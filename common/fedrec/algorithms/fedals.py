@@ -68,7 +68,7 @@ Values = TypeVar("Values", bound=Any)
 _INITIAL_LENGTH = 0.8
 _REFERENCE_INTERACTIONS = 64.0
 _VALUES_AT_ONCE = {"cpu": 1 << 19, "cuda": 1 << 26}
-"""Number of values in a block of rows: on a processor it fits the cache."""
+"""Number of values in a block of rows. The block fits into a CPU's cache."""
 _FEWEST_COLUMNS = 8
 _SPLIT_BY_NOBODY = 96
 """Systems up to this size are never split among threads. Differences were seen from 160 on."""

@@ -12,11 +12,11 @@ gradient of the mean loss, by default plain SGD without momentum and decay:
     network by eta,    p by eta `user_rate_scale`,    q_i by eta N `item_rate_scale`,
 
 where eta is `learning_rate` and N the number of items of the whole catalogue, including items with
-too few holders to be trained. With `optimiser = "adam"`, all parameters move by Adam at eta, with
-moments that begin at zero in every round. `weight_decay` is L2 on the network, p and the rows that
-a user touches in the round, in each of its minibatches, like a dense optimiser's. Untouched rows
-are not sent, so their decay would have no effect. Under `plain` it would change every row of every
-user, and is refused.
+too few holders to be trained. With `optimiser = "adam"`, Adam updates all parameters with step size
+eta and moments that begin at zero in every round. `weight_decay` is L2 on the network, p and the
+rows that a user touches in the round, in each of its minibatches, like a dense optimiser's.
+Untouched rows are not sent, so their decay would have no effect. Under `plain` it would change
+every row of every user, and is refused.
 
 Server, `aggregation = "mf_secavg"` (the paper): row i of Q moves by the mean change of the users
 that touched it. The network moves by the mean weighted by each user's number of training items.

@@ -253,8 +253,8 @@ class RoundSums:
         """Add the decay of users' untouched rows. Call it once, after all users' blocks are added.
 
         Args:
-            tables: from `fedrec.algorithms.whole_decay.decaying`, (n_items, ...).
-            shrinking: from `fedrec.algorithms.whole_decay.shrinking`.
+            tables: the output of `fedrec.algorithms.whole_decay.decaying`, (n_items, ...).
+            shrinking: the output of `fedrec.algorithms.whole_decay.shrinking`.
 
         Returns:
             Number of clipped values, over all users.

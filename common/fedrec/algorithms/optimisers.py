@@ -65,7 +65,7 @@ class Adam:
     Attributes:
         rates: step sizes by parameter.
         decay: L2 coefficient, added to the gradient.
-        longest, passes: as in `Sgd`.
+        longest, passes: the same as in `Sgd`.
         kept: whether moments continue from a user's last round, in private parameters that
             `fedrec.algorithms.optimisers.own_moments` declares. Otherwise they begin at zero in
             every round.
@@ -134,7 +134,7 @@ def own_moments(entry: Parameter) -> tuple[Parameter, ...]:
     1. Each user thus counts its own rounds, and float32 keeps the digits of a small difference.
 
     Args:
-        entry: of scope `own`.
+        entry: a parameter of scope `own`.
     """
     shapes = {"mean": entry.shape, "square": entry.shape, "mean_weight": (), "square_weight": ()}
     return tuple(

@@ -85,7 +85,7 @@ class PFedRecSettings(TrainedSettings):
     personal_items: bool = Field(
         default=True,
         description="Score with a user's own fine-tuned item rows, as the paper does. The client "
-        "keeps n_items scores for each user. false scores with the published table.",
+        "keeps n_items scores for each user. If false, scores with the published table.",
     )
 
     def search_space(self, n_rounds: int) -> SearchSpace:
@@ -124,7 +124,7 @@ class PFedRec(TrainedAlgorithm):
 
     @property
     def kept_scores(self) -> str:
-        """Users' scores with their own rows."""
+        """Name of users' scores with their own rows, or empty if users have no item rows."""
         return "personal_scores" if self.settings.personal_items else ""
 
     @property
@@ -133,7 +133,7 @@ class PFedRec(TrainedAlgorithm):
         return self.settings.learning_rate * self.n_items * self.settings.item_rate_scale
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
-        """Return two steps for every minibatch: the head's, then the rows'."""
+        """Return two steps for every minibatch: one for the head, then one for the rows."""
         settings = self.settings
         head = Sgd({"user_embedding": settings.learning_rate, "user_bias": settings.learning_rate})
         rows = Sgd({"item_embedding": self.item_rate})

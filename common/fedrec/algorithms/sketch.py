@@ -238,7 +238,7 @@ class Sketch(Algorithm):
         """Refuse settings that need sums without noise.
 
         Raises:
-            SettingsError: it names these settings.
+            SettingsError: a setting needs sums without noise. The message names the setting.
         """
         if self.n_rounds != self.settings.sums:
             raise SettingsError(

@@ -76,8 +76,8 @@ def low_rank(directions: Matrix, total: Matrix, *, deviation: float, drawn: bool
     """Return T (n, k) with T T^T ~ G, by Nystrom from Y = G Q.
 
     Args:
-        deviation: of the rounding of each value of Y. Eigenvalues that rounding alone could cause
-            are ignored.
+        deviation: standard deviation of the rounding of each value of Y. Eigenvalues that rounding
+            alone could cause are ignored.
         drawn: whether the directions are Omega, whose columns are longer than 1.
     """
     import torch

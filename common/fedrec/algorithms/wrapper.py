@@ -77,7 +77,7 @@ def base_of(settings: WrapperSettings, shapes: Shapes) -> TrainedAlgorithm:
     """Return the algorithm inside.
 
     Raises:
-        SettingsError: it cannot be wrapped.
+        SettingsError: the algorithm cannot be wrapped.
     """
     base = ALGORITHMS[settings.base.name](settings.base, shapes)
     if not isinstance(base, TrainedAlgorithm):

@@ -42,8 +42,9 @@ def check(
         int,
         typer.Option(
             min=0,
-            help="Clients in a round, for the price. client.minimum_own_item_users is priced with "
-            "the data divided among them. 0 uses the plan's number, and one client's data.",
+            help="Number of clients per round to assume in the cost estimate. The cost of "
+            "client.minimum_own_item_users is computed as if the data were divided "
+            "among them. If 0, uses the plan's number and treats the data as one client's data.",
         ),
     ] = 0,
     cells: CellsOf = "",

@@ -177,7 +177,7 @@ def _import_own(
         free = Path("data") if not Path("data").exists() else Path(f"{path.stem}-data")
         raise DataError(
             "The output folder is missing.",
-            remedy="Give it with --into FOLDER.",
+            remedy="Set it with --into FOLDER.",
             options={"into": str(free)},
         )
     prepare_folder(into, INTERACTIONS_FILE, CATALOGUE_FILE, force=force)

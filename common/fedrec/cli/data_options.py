@@ -190,7 +190,7 @@ def catalogue_size(
         known: the items of `data.path`, if it was already read.
 
     Raises:
-        SettingsError: the number is unknown, or the catalogue has another number.
+        SettingsError: the number is unknown, or the catalogue has a different number.
     """
     from fedrec.data import Catalogue
     from fedrec.data.source import kept_and_items, read_source

@@ -52,7 +52,7 @@ def bits_of_this_machine() -> Bits | None:
 
 
 def bits_as_json() -> dict[str, Any] | None:
-    """Return the bits as JSON, or None."""
+    """Return the bits as JSON, or None if the packages for training are missing."""
     found = bits_of_this_machine()
     if found is None:
         return None

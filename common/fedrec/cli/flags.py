@@ -41,7 +41,7 @@ def check_is_resumed(accepted: bool, resume: Path | None) -> None:
         SettingsError: the flag was given without a folder to resume.
     """
     if accepted and resume is None:
-        raise SettingsError(f"{_FLAG} works only for a resumed run.", remedy="Give --resume too.")
+        raise SettingsError(f"{_FLAG} works only for a resumed run.", remedy="Add --resume.")
 
 
 ACCEPT_EXPOSURE = "--accept-exposure"
@@ -106,7 +106,9 @@ def read_cells(settings: Settings, given: str, clients: int) -> tuple[int, Cells
                 remedy=f"Omit --clients, or give {CELLS} a number.",
             )
         content = read_public(
-            Path(given), max_bytes=MAX_BYTES, remedy=f"Give {CELLS} a number, or a roster's path."
+            Path(given),
+            max_bytes=MAX_BYTES,
+            remedy=f"Set {CELLS} to a number, or to a roster's path.",
         )
         roster = Roster.from_json(content)
         cells = cells_in_use(plan, cells_of_roster(roster, names), n_clients)
@@ -138,7 +140,8 @@ CandidateItems = Annotated[
     typer.Option(
         "--candidates",
         metavar="ITEM|@FILE",
-        help="Choose from these items only. Give an item, or @FILE with one a line. Repeatable.",
+        help="Choose from these items only. Pass an item, or @FILE with one item per line. "
+        "Repeatable.",
     ),
 ]
 ExcludedItems = Annotated[
@@ -146,11 +149,11 @@ ExcludedItems = Annotated[
     typer.Option(
         "--exclude",
         metavar="ITEM|@FILE",
-        help="Exclude these items. Give an item, or @FILE with one a line. Repeatable.",
+        help="Exclude these items. Pass an item, or @FILE with one item per line. Repeatable.",
     ),
 ]
 SimilarTo = Annotated[
-    str, typer.Option(metavar="ITEM", help="Find items like this one instead of a user's.")
+    str, typer.Option(metavar="ITEM", help="Find items like this one instead of items for a user.")
 ]
 
 
@@ -191,7 +194,8 @@ def _lines(flag: str, given: Sequence[str]) -> Iterator[tuple[str, str]]:
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"{flag} {value}: the file cannot be read: {error}.",
-                remedy="Give a text file with one item a line. An item itself has no @.",
+                remedy="Pass a text file with one item per line. To pass an item itself, omit "
+                "the @.",
             ) from None
         for number, line in enumerate(lines, start=1):
             if line.strip():
@@ -213,7 +217,7 @@ SetValues = Annotated[
 
 
 def values_of(given: Sequence[str] | None) -> dict[str, object]:
-    """Return the values of `--set` by dotted key. An empty value unsets the file's.
+    """Return the values of `--set` by dotted key. An empty value unsets the file's value.
 
     Raises:
         SettingsError: a value has no equals sign.

@@ -60,7 +60,10 @@ def init(
     ] = "bfv",
     data: Annotated[
         Path | None,
-        typer.Option(help="Interactions, for data.path and to size federation.maximum_users."),
+        typer.Option(
+            help="The interactions file. Sets data.path, and "
+            "federation.maximum_users from its number of users."
+        ),
     ] = None,
     auto: Annotated[
         Path | None,
@@ -76,7 +79,9 @@ def init(
     address: Annotated[
         str, typer.Option(help="parties.address: host:port of the coordinator.")
     ] = "",
-    name: Annotated[str, typer.Option(help="The federation's name. Default: the folder's.")] = "",
+    name: Annotated[
+        str, typer.Option(help="The federation's name. Default: the folder's name.")
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     accept_exposure: AcceptExposure = False,
 ) -> Result:
@@ -209,7 +214,7 @@ def client_names(clients: str) -> tuple[str, ...]:
     except ValueError:
         raise SettingsError(
             f"--clients: {clients!r} is neither a number nor a list of names with commas.",
-            remedy="Give each client a name of letters, digits and . _ -, as in north,south,west.",
+            remedy="Name each client with letters, digits and . _ -, as in north,south,west.",
         ) from None
 
 

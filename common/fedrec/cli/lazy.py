@@ -30,7 +30,7 @@ ENTRY_POINTS = "fedrec.cli"
 # Options that typer adds to every app. Only the whole command has them.
 _COMPLETION = frozenset({"install_completion", "show_completion"})
 _WORDS = {"int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "FILE"}
-"""The words for types in help texts."""
+"""The words for types in help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,7 +151,7 @@ def _listed(labels: tuple[str, ...]) -> str:
 
 
 def _is_old(at: datetime) -> bool:
-    """Return True if a time without its date would be misleading."""
+    """Return whether a time without its date would be misleading."""
     return at.date() != datetime.now().date()
 
 

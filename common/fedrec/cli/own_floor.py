@@ -68,7 +68,7 @@ class HeldRows:
         )
 
     def trained(self, floor: int, least: int) -> int:
-        """Return the number of items trained if this data were the whole federation's.
+        """Return the number of items trained if the whole federation had only this data.
 
         Args:
             least: `federation.minimum_item_users`.

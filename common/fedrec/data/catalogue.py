@@ -59,7 +59,7 @@ class Catalogue:
         if problems:
             raise DataError(
                 f"The catalogue is invalid: {'; '.join(problems)}.",
-                remedy="Give every item one non-empty id and one title, which may be empty.",
+                remedy="Set one non-empty id and one title, which may be empty, for every item.",
             )
         object.__setattr__(self, "_rows", rows)
 
@@ -85,7 +85,7 @@ class Catalogue:
         return len(self.item_ids)
 
     def __contains__(self, item_id: object) -> bool:
-        """Tell whether an item has a row."""
+        """Return whether an item has a row."""
         return item_id in self._rows
 
     @property

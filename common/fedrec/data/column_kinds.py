@@ -164,7 +164,7 @@ class Column:
         return f"{shown} {self.kind.value}"
 
     def determines(self, other: Column) -> bool:
-        """Tell whether equal values of this column always come with equal values of another one.
+        """Return whether equal values of this column always come with equal values of another one.
 
         Without repeated values this is false.
         """
@@ -179,12 +179,12 @@ class Column:
 
 
 def is_named_as_id(name: str) -> bool:
-    """Tell whether a name ends like that of an id."""
+    """Return whether a name ends like that of an id."""
     return bool(_ID_NAME.search(name))
 
 
 def role_told(name: str) -> str | None:
-    """Return the role that a column's name suggests, or None.
+    """Return the role that a column's name suggests, or None if it suggests none.
 
     The last word decides: a book's rating is a rating, and a user's session is a session. An
     attribute of a user or an item is ``other``.

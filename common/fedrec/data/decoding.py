@@ -188,7 +188,7 @@ def _encoding_of(path: Path) -> str:
     """Return the encoding that a file's first bytes indicate.
 
     Raises:
-        DataError: it has zero bytes and no mark, so it is not UTF-8.
+        DataError: the file has zero bytes and no mark, so it is not UTF-8.
     """
     with _open_bytes(path) as raw:
         head = raw.read(_HEAD_BYTES)
@@ -217,10 +217,10 @@ def _encoding_of(path: Path) -> str:
 
 
 def zero_byte(path: Path, line: int) -> DataError:
-    """Return the error for a zero byte, which no text contains."""
+    """Return the error for a zero byte, which text files never contain."""
     return DataError(
         f"{path}, line {line}, has a zero byte. The file is damaged or not a table of text.",
-        remedy="Check the path. To remove zero bytes from a text: tr -d '\\000' < FILE > COPY",
+        remedy="Check the path. To remove zero bytes from a text file: tr -d '\\000' < FILE > COPY",
     )
 
 

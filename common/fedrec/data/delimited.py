@@ -200,7 +200,7 @@ def _is_row(fields: list[str]) -> bool:
 
 
 def _is_open(fields: list[str]) -> bool:
-    """Tell whether a file ends inside quotation marks."""
+    """Return whether a file ends inside quotation marks."""
     return bool(fields) and fields[-1].endswith(("\n", "\r"))
 
 

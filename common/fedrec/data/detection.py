@@ -112,8 +112,8 @@ def table_separator(path: Path, reading: Reading, roles: Sequence[str]) -> str:
     named = known_roles(first)
     if {"user", "item"} <= named:
         raise DataError(
-            f"{path}, line 1, is a header: {', '.join(first[:20])}. {flag_of('columns')} is for "
-            "files without one.",
+            f"{path}, line 1, is a header: {', '.join(first[:20])}. {flag_of('columns')} is "
+            f"for files without a header.",
             remedy=f"Leave {flag_of('columns')} out.",
             options={"columns": None} | ({"layout": None} if reading.layout else {}),
         )
@@ -180,7 +180,7 @@ def _header_separators(lines: Sequence[str], reading: Reading) -> list[str]:
 
 
 def _has_rows_of(n_fields: int, lines: Sequence[str]) -> bool:
-    """Tell whether most lines have this number of words. Names in a header may contain blanks."""
+    """Return whether most lines have this number of words. Names in a header may contain blanks."""
     n_fitting = sum(len(line.split()) == n_fields for line in lines)
     return 2 * n_fitting > len(lines) or n_fitting == len(lines) - 1
 

@@ -80,8 +80,8 @@ def fetch_ml_100k(cache: str | Path | None = None, *, force: bool = False) -> Fe
         force: fetch it even if the cache has it.
 
     Raises:
-        DataError: it is not in the cache and the index cannot be reached, or the index has other
-            data.
+        DataError: the data set is not in the cache and the index cannot be reached, or the index
+            has other data.
     """
     folder = (cache_folder() if cache is None else Path(cache)) / "ml-100k"
     if force or not _is_intact(folder, _ML_100K_SHA256):
@@ -201,7 +201,7 @@ class ImportedDataset:
         interactions: each pair once, of all users.
         interactions_path, catalogue_path: the files in the cache.
         source_file: name of the file that they came from.
-        sha256: of that file.
+        sha256: the SHA-256 of that file.
         counts: over the kept users that reach the known copy's minimum of items.
         report: the report from reading the file.
         copy: the known copy that it was compared with.
@@ -232,8 +232,8 @@ def import_public(
     Args:
         name: a key of `PUBLIC`.
         path: the file, a folder that holds it, or a zip archive that does.
-        strict: refuse a file with unreadable rows, another SHA-256 than the known copy's or, where
-            none is known, other counts.
+        strict: refuse a file with unreadable rows, a SHA-256 that differs from the known copy's or,
+            if none is known, different counts.
         force: let a file that differs replace the known copy.
         cache: the folder for the data, or None for `cache_folder`.
 
@@ -355,7 +355,7 @@ def _matching_copy(name: str, file: Path, sha256: str) -> KnownCopy:
 
 
 def _holds_known_copy(folder: Path) -> bool:
-    """Tell whether the cache has a data set that was imported without a warning."""
+    """Return whether the cache has a data set that was imported without a warning."""
     try:
         record = json.loads((folder / ORIGIN_FILE).read_text("utf-8"))
         return record["warnings"] == [] and (folder / INTERACTIONS_FILE).is_file()

@@ -80,9 +80,9 @@ class Table:
     """The rows and columns that a layout reads from a file.
 
     Attributes:
-        separator: the text between two fields, or None for formats without one.
+        separator: the text between two fields, or None if the format has none.
         decimal_comma: whether a rating may be written as 3,5.
-        header: the fields of the header as in the file, or None without one.
+        header: the fields of the header as in the file, or None if there is no header.
         has_dates: whether times are dates, given as microseconds since 1970.
     """
 
@@ -112,7 +112,7 @@ class Gathered:
         bad: the first bad rows.
         frequent: ids of users and items in suspiciously many kept rows, as role, id and number of
             rows.
-        written_twice: for users and items, how many ids are written both as 1 and as 1.0.
+        written_twice: the number of ids of users and of items written both as 1 and as 1.0.
         unread_times: the first values that should be times and are not.
         has_dates: whether times were dates.
     """

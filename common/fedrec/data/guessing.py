@@ -39,7 +39,7 @@ _DISTINCT_OF_FEW = 0.2
 
 
 def is_header(names: Sequence[str], rows: Rows) -> bool:
-    """Tell whether a first line looks like names above rows of matching values.
+    """Return whether a first line looks like names above rows of matching values.
 
     In doubt it counts as a row: a name among ids does less harm than a lost id.
     """
@@ -61,7 +61,7 @@ def is_header(names: Sequence[str], rows: Rows) -> bool:
 
 
 def _is_numbered(names: Sequence[str], rows: Rows) -> bool:
-    """Tell whether a first line numbers the columns, as pandas does for columns without names."""
+    """Return whether a first line numbers the columns, as pandas does for columns without names."""
     without_index = list(names[1:] if names and not names[0] else names)
     if len(names) < 3 or without_index != list(map(str, range(len(without_index)))):
         return False
@@ -69,7 +69,7 @@ def _is_numbered(names: Sequence[str], rows: Rows) -> bool:
 
 
 def is_value(text: str) -> bool:
-    """Tell whether a field is a number or a date, which names of columns are not."""
+    """Return whether a field is a number or a date, which names of columns are not."""
     return number_of(text) is not None or looks_like_time(text)
 
 
@@ -92,7 +92,7 @@ def possible_roles(columns: Sequence[Column], given: Choice) -> list[dict[str, i
 
     Args:
         columns: the candidates.
-        given: for roles that names determine, the columns from which to take one.
+        given: the columns from which to take one, for roles that names determine.
 
     Returns:
         No reading if none fits or too many do.
@@ -238,7 +238,7 @@ def _repeats_as_ids_do(column: Column) -> bool:
 
 
 def _are_in_order(user: Column, item: Column, events: Sequence[Column]) -> bool:
-    """Tell whether two unnamed columns can be user and item in this order.
+    """Return whether two unnamed columns can be user and item in this order.
 
     Rows of one order or of one time have one user. Otherwise, users are assumed to come before
     items.
@@ -251,7 +251,7 @@ def _are_in_order(user: Column, item: Column, events: Sequence[Column]) -> bool:
 
 
 def _may_be_ids(user: Column, item: Column, *, certain: bool) -> bool:
-    """Tell whether values allow two columns to be user and item.
+    """Return whether values allow two columns to be user and item.
 
     Args:
         certain: names determine both.
@@ -267,7 +267,7 @@ def _may_be_ids(user: Column, item: Column, *, certain: bool) -> bool:
 
 
 def _is_event(column: Column, others: Sequence[Column], times: Sequence[Column]) -> bool:
-    """Tell whether a column is an order or the like, with one time and one other id."""
+    """Return whether a column is an order or the like, with one time and one other id."""
     return any(map(column.determines, times)) and any(
         column.determines(each) for each in others if each is not column
     )
@@ -321,7 +321,7 @@ def no_header(
 
     Args:
         first: its first line.
-        fields: that line's fields.
+        fields: the fields of that line.
         separator: the word for the separator, if the file does not show it.
     """
     told: dict[str, str | None] = {

@@ -225,7 +225,7 @@ def _parquet_chunks(parts: list[Path], names: list[str | None]) -> Iterator[RowC
 def _check_columns(
     part: Path, schema: Any, first: Path, names: list[str], chosen: list[str | None]
 ) -> None:
-    """Refuse a part whose columns differ from the first one's or have unsupported types.
+    """Refuse a part whose columns have unsupported types or differ from the first part.
 
     Raises:
         DataError: the columns differ or have unsupported types. The message names the column.

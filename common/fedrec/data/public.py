@@ -44,7 +44,7 @@ class KnownCopy:
     Attributes:
         file: its usual name.
         layout: a key of `READERS`.
-        sha256: of the copy behind the published figures, or None without one.
+        sha256: the SHA-256 of the copy behind the published figures, or None if unknown.
         counts: the expected counts, with each pair kept once.
         note: a caveat for figures made with it.
     """
@@ -207,7 +207,7 @@ def find(name: str, cache: str | Path | None = None) -> Path:
     """
     if name not in PUBLIC:
         raise DataError(
-            f"There is no public data set {name!r}.", remedy=f"Known are: {', '.join(PUBLIC)}."
+            f"There is no public data set {name!r}.", remedy=f"Choose one of: {', '.join(PUBLIC)}."
         )
     path = cached_path(name, cache)
     if not path.is_file():
@@ -235,7 +235,7 @@ def _missing(name: str, path: Path) -> DataError:
 
 
 def other_counts(name: str, cache: str | Path | None = None) -> str:
-    """Return the cached data set's counts if they differ from the papers', or nothing."""
+    """Return how the cached data set's counts differ from the papers' counts, or empty."""
     expected = PUBLIC[name].copies[0].counts
     try:
         record = json.loads((cached_path(name, cache).parent / ORIGIN_FILE).read_text("utf-8"))

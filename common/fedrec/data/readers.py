@@ -30,7 +30,7 @@ class ReadReport:
         path: the file.
         layout: the layout it was read in, a key of `READERS`.
         columns: the columns that were used, and the ignored ones.
-        separator: the separator, as a word or itself, or None for formats without one.
+        separator: the separator, as a word or itself, or None if the format has none.
         n_rows: rows found, including bad ones, without header and blank lines.
         n_bad: rows left out because they cannot be read.
         bad_rows: the first 20 of them.

@@ -31,7 +31,7 @@ def separator_word(separator: str) -> str:
 
 
 def is_nothing(text: str) -> bool:
-    """Tell whether a field is empty or has a text for a missing value."""
+    """Return whether a field is empty or holds a string that means a missing value."""
     return text.strip() in _NOTHING
 
 
@@ -139,10 +139,10 @@ class Reading:
         beyond = [name for name in about if getattr(self, name) and name not in allowed]
         if beyond:
             raise DataError(
-                f"The layout {layout} cannot be combined with {', '.join(map(flag_of, beyond))}: "
-                "its columns have fixed places, or no names to find them by.",
-                remedy=f"Omit that option, or choose another {flag_of('layout')}: csv has a "
-                "header, table has none.",
+                f"{flag_of('layout')} {layout} doesn't support "
+                f"{', '.join(map(flag_of, beyond))}: its columns have fixed positions or no names.",
+                remedy=f"Omit these options, or use {flag_of('layout')} csv (with a header) "
+                f"or table (without).",
                 options=dict.fromkeys(beyond),
             )
 
@@ -180,8 +180,8 @@ class DataSettings(Section):
     )
     encoding: str | None = Field(
         default=None,
-        description="Encoding of the text, such as latin-1. If omitted, UTF-8 or the one of the "
-        "byte order mark.",
+        description="Encoding of the text, such as latin-1. If omitted, the one of the byte "
+        "order mark, or UTF-8.",
     )
     quotes: str | None = Field(
         default=None,

@@ -47,7 +47,7 @@ def generate(
     all items. ``noise=1`` has no structure to learn. The same arguments give the same data.
 
     Raises:
-        DataError: the numbers do not fit together. The message has every problem.
+        DataError: the numbers are inconsistent. The message has every problem.
     """
     own_size = n_items // n_clusters if n_clusters > 0 else 0
     available = n_items if noise >= 1 else own_size
@@ -61,7 +61,7 @@ def generate(
     if problems:
         raise DataError(
             f"This dataset cannot be generated: {'; '.join(problems)}.",
-            remedy="Give more items or fewer clusters or interactions.",
+            remedy="Use more items, or fewer clusters or interactions.",
         )
     random = np.random.Generator(np.random.Philox(seed))
     user_cluster = np.arange(n_users, dtype=np.int64) % n_clusters

@@ -106,7 +106,7 @@ class Times:
         """Refuse a file whose times have no common order.
 
         Raises:
-            DataError: it mixes kinds of times. The message has a line of each kind.
+            DataError: the file mixes kinds of times. The message has a line of each kind.
         """
         if self._how != "auto" or len(self._seen) < 2:
             return
@@ -182,7 +182,7 @@ def formats_that_fit(values: Sequence[Any]) -> list[str]:
 
 
 def is_date_form(values: Sequence[str]) -> bool:
-    """Tell whether text must be dates: a single form fits the first values."""
+    """Return whether text must be dates: a single form fits the first values."""
     some = values[:_TRIED]
     if not some or all(map(_COMPACT.fullmatch, some)):
         return bool(some)
@@ -198,7 +198,7 @@ def _forms_of(value: str) -> list[str]:
 
 
 def looks_like_moments(values: Sequence[float]) -> bool:
-    """Tell whether all numbers are plausible times since 1970 in one unit.
+    """Return whether all numbers are plausible times since 1970 in one unit.
 
     Smaller numbers may be times, but also ids or ratings.
     """
@@ -210,7 +210,7 @@ def looks_like_moments(values: Sequence[float]) -> bool:
 
 
 def looks_like_time(text: str) -> bool:
-    """Tell whether text must be a time: a date, or a number from recent years."""
+    """Return whether text must be a time: a date, or a number from recent years."""
     number = _number(text)
     return is_date_form([text]) if number is None else looks_like_moments([number])
 
@@ -242,7 +242,7 @@ def shown_span(times: NDArray[np.int64], *, are_dates: bool) -> tuple[str, str] 
 
 
 def _whole_numbers(values: Sequence[Any]) -> NDArray[np.int64] | None:
-    """Return times as integers if all are whole numbers from 0, or None."""
+    """Return times as integers, or None unless all are whole numbers from 0."""
     kinds = set(map(type, values))
     if kinds != {int} and (kinds != {str} or "_" in "".join(values)):
         return None

@@ -23,7 +23,7 @@ def prepare_folder(folder: Path, *names: str, force: bool, private: bool = False
     """Make a folder, and refuse if it has one of the named files, unless `force` is set.
 
     Raises:
-        DataError: one of the files exists.
+        DataError: any of the files exists.
         SettingsError: the folder cannot be created.
         StorageError: the disk is full or failed.
     """
@@ -42,7 +42,8 @@ def prepare_folder(folder: Path, *names: str, force: bool, private: bool = False
 def no_formula(text: str) -> str:
     """Return text that spreadsheets show literally, with an apostrophe before a formula.
 
-    Use it for files that people open. Files that fedrec reads again are written without it.
+    Use it for files that people open. Files that fedrec reads again are written without the
+    apostrophe.
     """
     if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
         return f"'{text}"

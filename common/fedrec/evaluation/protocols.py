@@ -81,7 +81,7 @@ class Ranking:
         return np.where(held >= 0, above + 0.5 * equal, -1.0)
 
     def _places(self, columns: NDArray[np.int64] | None) -> torch.Tensor | None:
-        """Return each item's column in the scores, or -1 without one. None means its own number."""
+        """Return each item's column in the scores, or -1 if it has none. None: its own number."""
         if columns is None:
             return None
         place = torch.full((self._n_items,), -1, dtype=torch.int64, device=self._device)
@@ -151,7 +151,7 @@ class Ranking:
 def _compared(
     scores: torch.Tensor, own: torch.Tensor
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count each user's scores that are above its held-out item's, and those that are equal."""
+    """Count each user's scores above the score of its held-out item, and scores equal to it."""
     first = scores[0]
     if scores.stride(0) == 0 and not bool(torch.isnan(first).any()):
         # One row for all users, such as popularity's, is sorted once.
@@ -169,7 +169,7 @@ def _scores_at(
 
     Args:
         items: int64 (n_rows, n_chosen).
-        place: each item's column, or -1 without a score. None means its own number.
+        place: each item's column, or -1 if it has no score. None means its own number.
     """
     if place is None:
         return scores.gather(1, items)

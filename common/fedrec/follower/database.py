@@ -62,7 +62,7 @@ class StateDatabase:
         folder: the state folder.
 
     Raises:
-        VersionMismatch: the database has another format. Nothing was changed.
+        VersionMismatch: the database has a different format. Nothing was changed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -96,7 +96,7 @@ class StateDatabase:
             raise unwritten(self._path.parent, error, _UNWRITABLE) from error
 
     def _commits(self) -> int | None:
-        """Return SQLite's own count of commits, or None without a database."""
+        """Return SQLite's own count of commits, or None if there is no database."""
         counter = change_counter(self._path.parent)
         return None if counter is None else int.from_bytes(counter)
 
@@ -195,7 +195,7 @@ def damaged(path: Path, name: str) -> StorageError:
 
 
 def change_counter(folder: Path) -> bytes | None:
-    """Return the file's change counter without opening the database, or None without one."""
+    """Return the file's change counter without opening the database, or None if it has none."""
     header = _header(folder / STATE_FILE)
     return header[_CHANGES] if header else None
 
@@ -217,7 +217,7 @@ def check_older(first_line: bytes, name: str) -> None:
 
 
 def _header(path: Path) -> bytes:
-    """Return the header of a database, or nothing without a database."""
+    """Return the header of a database, or empty if there is no database."""
     try:
         with path.open("rb") as file:
             found = file.read(_HEADER_BYTES)

@@ -46,8 +46,8 @@ def enrol(
         identity: this client's keys.
         authority_key: the pinned public key of the data owners' authority.
         catalogue_cache: where a fetched catalogue is kept.
-        expected: the local settings. Each value that they give must be the federation's. So must
-            each value that decides privacy, even if they don't give it.
+        expected: the local settings. Each value that they set must equal the federation's value. So
+            must each value that decides privacy, even if they don't give it.
         catalogue_file: the client's own catalogue file, if it has one.
         accept_exposure: this client accepts what a plan without encryption exposes. Only its own
             settings count.
@@ -56,7 +56,7 @@ def enrol(
     Raises:
         VersionMismatch: the coordinator speaks another major protocol version.
         PlanMismatch: the plan can't be read, or it differs from this client's settings.
-        CatalogueMismatch: the local catalogue isn't the federation's.
+        CatalogueMismatch: the local catalogue differs from the federation's catalogue.
         RefusedError: the authority didn't sign the roster, the roster doesn't list this client, or
             the plan exposes users and this client didn't accept that.
         NotInRoster: the roster lists this client neither as a member nor as the revealer.
@@ -162,7 +162,7 @@ def _kept_or_fetched(
     fetched = Catalogue.load(cache)
     if fetched.fingerprint() != info.catalogue_fingerprint:
         raise CatalogueMismatch(
-            "The coordinator sent another catalogue than it announced.", remedy=_REMEDY
+            "The coordinator sent a different catalogue from the announced one.", remedy=_REMEDY
         )
     return fetched
 
@@ -202,7 +202,7 @@ def _protection(plan: Plan, n_items: int, roster: Roster, info: FederationInfo) 
     ]
     if wrong:
         raise KeysError(
-            f"The signed roster is for another federation: {', '.join(wrong)}.",
+            f"The signed roster is for a different federation: {', '.join(wrong)}.",
             remedy="Use the federation's settings and its release of fedrec, or ask its key "
             "authority for an epoch that fits your settings.",
         )

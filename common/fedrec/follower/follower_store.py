@@ -43,7 +43,7 @@ class FollowerStore(Generic[StateT]):
     Raises:
         FolderInUse: another process uses the folder.
         StorageError: its state is damaged.
-        VersionMismatch: its state has another format. Nothing was changed.
+        VersionMismatch: its state has a different format. Nothing was changed.
     """
 
     state_type: type[StateT]
@@ -126,11 +126,11 @@ class FollowerStore(Generic[StateT]):
         Args:
             pin: the values that must not change while the folder serves the run.
             epoch: the opened epoch, never lower than before.
-            new_run: leave the present run for the coordinator's, and delete its models.
+            new_run: leave the present run for the coordinator's run, and delete its models.
             known: further fields of the state of a new run.
 
         Raises:
-            PlanMismatch: the folder belongs to another run, plan, catalogue or set of users.
+            PlanMismatch: the folder belongs to a different run, plan, catalogue or set of users.
             CoordinatorWentBack: the epoch is lower than before.
         """
         first = self.state_type(pin=pin, epoch=epoch, **known)
@@ -191,7 +191,7 @@ class FollowerStore(Generic[StateT]):
         )
 
     def own(self, name: str) -> bytes | None:
-        """Return a record that outlives runs, or None."""
+        """Return a record that outlives runs, or None if there is none."""
         return self._own.get(name)
 
     def keep_own(self, name: str, record: bytes) -> None:

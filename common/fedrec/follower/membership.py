@@ -112,7 +112,7 @@ class Membership:
 
     @property
     def is_revealer(self) -> bool:
-        """Whether this party is the key authority's revealer, which trains nothing."""
+        """Whether this party is the key authority's revealer, which doesn't train."""
         return self.revealer_id == self.client_id
 
     @property
@@ -281,12 +281,12 @@ class Membership:
         while the others trained, the sum would expose its metrics.
 
         Raises:
-            RefusedError: there are too few or too many, one client appears twice, or one is for
-                another round, run, epoch, kind or model.
+            RefusedError: there are too few or too many, one client appears twice, or one belongs to
+                a different round, run, epoch, kind or model.
             PartialCell: some members of a cell's core are missing.
             NotInRoster: an author isn't a member.
             BadSignature: the author didn't sign one.
-            ProtocolError: one has another catalogue, plan or length.
+            ProtocolError: a contribution has a different catalogue, plan or length.
         """
         found = len(contributions)
         if found < self.minimum_summands:
@@ -319,13 +319,13 @@ class Membership:
         member = self.roster.member(header.client_id)
         author = header.client_id[:16]
         if header.catalogue_fingerprint != self.catalogue_fingerprint:
-            raise CatalogueMismatch(f"{author} contributed with another catalogue.")
+            raise CatalogueMismatch(f"{author} contributed with a different catalogue.")
         if header.plan_fingerprint != self.plan_fingerprint:
-            raise PlanMismatch(f"{author} contributed under another plan.")
+            raise PlanMismatch(f"{author} contributed under a different plan.")
         about = (header.federation, header.run, header.round, header.epoch)
         if about != (self.federation, self.run, terms.round, self.epoch):
             raise RefusedError(
-                f"{author} contributed to {about}, but "
+                f"{author}'s contribution has (federation, run, round, epoch) = {about}, but "
                 f"{(self.federation, self.run, terms.round, self.epoch)} was expected.",
                 remedy="A contribution was replayed. Tell the data owners.",
             )
@@ -397,7 +397,7 @@ class Membership:
 
 
 def _agreement_of(contributions: tuple[UploadHeader, ...]) -> bytes:
-    """Return what the clients agreed on before their vectors. All contributions name the same."""
+    """Return the agreement that all contributions name, made before the vectors."""
     found = contributions[0].key_list
     if len(found) != DIGEST_BYTES:
         raise RefusedError(

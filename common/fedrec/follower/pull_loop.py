@@ -55,7 +55,7 @@ class RollbackDetection:
         return replace(NOTHING, statement=self._store.state.statement)
 
     def agrees(self, task: Task) -> bool:
-        """Return True if the coordinator knows all that it published. Otherwise, wait for it."""
+        """Return whether the coordinator knows all that it published. Otherwise, wait for it."""
         if task.published_round < self._store.state.version:
             return self._wait_for(self._store.state.version, task.published_round)
         self._went_back = None
@@ -183,7 +183,8 @@ def why_behind(error: NotInRoster | CoordinatorWentBack, store: FollowerStore[St
     """Return why a party waits for a coordinator with an older key epoch than its own.
 
     Raises:
-        NotInRoster: the roster doesn't list this party, and it isn't older than this party's.
+        NotInRoster: the roster doesn't list this party, and it isn't older than this party's
+            roster.
     """
     if isinstance(error, NotInRoster):
         known = store.state.epoch if store.is_bound else 0

@@ -113,7 +113,7 @@ class SharedModel:
         return self._half.apply(kind, self.shared.number, self.shared, aggregate)
 
     def counts(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what an aggregate counts for each item it covers."""
+        """Return the counts that an aggregate has for the items it covers."""
         return self._half.travelling.counts(kind, self.shared, aggregate)
 
     def with_rows(

@@ -207,11 +207,11 @@ class StoredState(Record):
 
         Args:
             first: the first state of the run, in the opened epoch.
-            new_run: leave the present run for the coordinator's, and delete its models.
+            new_run: leave the present run for the coordinator's run, and delete its models.
             folder: the folder, for errors.
 
         Raises:
-            PlanMismatch: the folder belongs to another run, plan, catalogue or set of users.
+            PlanMismatch: the folder belongs to a different run, plan, catalogue or set of users.
             CoordinatorWentBack: the epoch is lower than before.
         """
         pin, epoch = first.pin, first.epoch
@@ -223,7 +223,7 @@ class StoredState(Record):
         ]
         if changed:
             raise PlanMismatch(
-                f"{folder} was made with another {' and '.join(changed)} of run {pin.run}.",
+                f"{folder} was made with a different {' and '.join(changed)} of run {pin.run}.",
                 remedy="Check client.state (--state) and data.path (--data). Restore what was "
                 "changed (the data file's users, the catalogue or the plan), or start with "
                 "a new state folder.",
@@ -276,7 +276,7 @@ class StoredState(Record):
 
 
 def epoch_went_back(known: int, said: int) -> CoordinatorWentBack:
-    """Return the error for a coordinator with an older key epoch than this client's."""
+    """Return the error for a coordinator whose key epoch is older than this client's epoch."""
     return CoordinatorWentBack(
         f"The coordinator went back from key epoch {known} to {said}. This client waits and keeps "
         "what it has."

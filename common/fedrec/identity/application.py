@@ -27,7 +27,7 @@ class SignedApplication:
     Attributes:
         identity: the applicant, with its proof already checked.
         invitation: the invitation's public key, as SubjectPublicKeyInfo.
-        signature: the invitation's, over the identity and the consent.
+        signature: the invitation's signature over the identity and the consent.
         consent: the applicant's signed consent to be missing from sums, checked by
             `fedrec.identity.cells.consents` rather than here. Empty if all sums must wait for it.
     """
@@ -75,8 +75,8 @@ class SignedApplication:
         """Read what `to_json` wrote and check both signatures.
 
         Raises:
-            TooLarge: it is above the size limit.
-            KeysError: it is damaged or not in canonical form.
+            TooLarge: the application is above the size limit.
+            KeysError: the application is damaged or not in canonical form.
             BadSignature: a key was replaced, or the invitation did not sign it.
         """
         if len(raw) > MAX_APPLICATION_BYTES:

@@ -1,6 +1,6 @@
 """The data owners' key authority: it signs rosters and makes the secrets that members share.
 
-It runs on a machine that the data owners trust, never on the coordinator's, and only when
+It runs on a machine that the data owners trust, never on the coordinator's machine, and only when
 membership or keys change.
 """
 

@@ -58,13 +58,16 @@ def _alone(roster: Roster) -> Iterator[str]:
             yield f"cell {cell.id} lists a client twice or without a standing"
         if cell.since > roster.epoch or any(found.since(one) > cell.since for one in cell.core):
             yield (
-                f"cell {cell.id} has an epoch after the roster's, or before one of its members "
+                f"cell {cell.id} has an epoch after the roster's epoch, or before one of its "
+                f"members "
                 "joined a cell"
             )
         if cell.state != "retired":
             here = {*cell.core, *cell.guests}
             if here & seen or not here <= members:
-                yield f"cell {cell.id} has clients that belong to another cell or are not members"
+                yield (
+                    f"cell {cell.id} has clients that belong to a different cell or are not members"
+                )
             seen |= here
             for guest in cell.guests:
                 if not _consents(roster, guest):

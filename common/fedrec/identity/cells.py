@@ -23,7 +23,7 @@ def guest_consent(federation: str, client_id: ClientId) -> bytes:
 
 
 def consents(federation: str, signing_key: bytes, consent: bytes) -> bool:
-    """Tell whether the owner of a signing key consented to be missing from sums."""
+    """Return whether the owner of a signing key consented to be missing from sums."""
     try:
         verify(signing_key, guest_consent(federation, fingerprint(signing_key)), consent)
     except BadSignature:
@@ -188,11 +188,11 @@ class Partition:
         return frozenset(self._places)
 
     def cell_of(self, client_id: ClientId) -> Cell | None:
-        """Return the cell in use that contains a client, or None."""
+        """Return the cell in use that contains a client, or None if there is no such cell."""
         return self._places.get(client_id)
 
     def standing(self, client_id: ClientId) -> Standing | None:
-        """Return a client's standing, or None."""
+        """Return a client's standing, or None if it has none."""
         index = bisect_left(self.standings, client_id, key=_by_client_id)
         if index < len(self.standings) and self.standings[index].client_id == client_id:
             return self.standings[index]
@@ -220,7 +220,7 @@ class Partition:
         return frozenset(m for cell in self.in_use if cell.id in cells for m in cell.members)
 
     def thin(self) -> Cell | None:
-        """Return a cell with too few fresh parties, or None."""
+        """Return a cell with too few fresh parties, or None if there is no such cell."""
         exposed = self.parties([m for each in self.cells for m in (*each.guests, *each.left)])
         for cell in self.cells:
             own = self.parties([one for one in cell.core if self.since(one) == cell.since])
@@ -272,7 +272,7 @@ def check_whole(
     least_cells: int = 1,
     what: str,
 ) -> None:
-    """Refuse a sum that, subtracted from another one, would isolate fewer clients than a cell has.
+    """Refuse a sum whose difference from another sum would isolate fewer clients than a cell has.
 
     Args:
         clients: the clients whose updates are in the sum.
@@ -295,7 +295,7 @@ def check_whole(
         missing = len(missing_from(partition, astray))
         raise PartialCell(
             f"{what} covers {len(astray)} clients without {missing} others of their cells. "
-            "Subtracted from another sum, it would isolate fewer clients than the roster allows.",
+            "Its difference from another sum would isolate fewer clients than the roster allows.",
         )
     found = sum(1 for _ in whole_cells(partition, here))
     if partition.cell_size and found < least_cells:

@@ -77,7 +77,7 @@ class Credentials(Secret):
         self.issuer = issuer
 
     def to_pem(self) -> bytes:
-        """Return the key, the certificate and the issuer's certificate as one text."""
+        """Return the key, the certificate and the issuer's certificate as one string."""
         return self.private_key + self.certificate + self.issuer
 
     @classmethod
@@ -88,7 +88,7 @@ class Credentials(Secret):
             setting: the setting that names the file, for errors.
 
         Raises:
-            KeysError: the file is missing, readable by other users, or of another kind.
+            KeysError: the file is missing, readable by other users, or of the wrong kind.
             CertificateExpired: this machine's clock is outside the certificate's dates.
         """
         raw = read_secret(path, remedy=f"Set {setting} to the file that the key authority made.")
@@ -109,7 +109,7 @@ class Credentials(Secret):
         """Check that the parts belong together, before any call is made with them.
 
         Raises:
-            KeysError: the key, the certificate and the issuer do not fit.
+            KeysError: the key, the certificate and the issuer's certificate don't match.
             CertificateExpired: this machine's clock is outside the certificate's dates.
         """
         key = spki_of(private_key_of(self.private_key, what))
@@ -131,7 +131,7 @@ def check_certificate(
         what: the setting and the file, for errors.
 
     Raises:
-        KeysError: it is for another key or from another issuer.
+        KeysError: the certificate is for a different key or from a different issuer.
         CertificateExpired: this machine's clock is outside its dates.
     """
     if key_of(certificate, what) != key:
@@ -178,7 +178,8 @@ def key_of(certificate: bytes, what: str = "The certificate") -> bytes:
     """Return the public key that a certificate is for, as SubjectPublicKeyInfo.
 
     Raises:
-        KeysError: it is not a certificate, or its key is of a kind that fedrec does not use.
+        KeysError: the bytes are not a certificate, or its key is of a kind that fedrec does not
+            use.
     """
     try:
         key = parsed(certificate, what).public_key()
@@ -203,7 +204,7 @@ def hosts_of(certificate: bytes) -> tuple[str, ...]:
 
 @lru_cache(maxsize=16_384)
 def is_invitation(certificate: bytes) -> bool:
-    """Tell whether a certificate is an invitation, which is valid for an application only."""
+    """Return whether a certificate is an invitation, which is valid for an application only."""
     try:
         extensions = parsed(certificate, "The certificate").extensions
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -223,7 +224,7 @@ def certificate_sha256(certificate: bytes) -> bytes:
 
 
 def verify_ecdsa(key: bytes, statement: bytes, signature: bytes) -> bool:
-    """Tell whether the owner of a public key signed a statement."""
+    """Return whether the owner of a public key signed a statement."""
     try:
         found = load_der_public_key(key)
         if isinstance(found, EllipticCurvePublicKey):

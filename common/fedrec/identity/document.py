@@ -84,7 +84,7 @@ class Document:
         """Read a document of a kind.
 
         Raises:
-            KeysError: it is not JSON, or of another kind or version.
+            KeysError: the document is not JSON, or of the wrong kind or version.
         """
         try:
             content = json.loads(raw, object_pairs_hook=_without_repetition)
@@ -120,7 +120,7 @@ class Document:
         value = self._take(field)
         if not isinstance(value, str) or len(value) > MAX_TEXT_CHARS or not value.isprintable():
             raise self.problem(
-                f"field {field!r} is not a text of up to {MAX_TEXT_CHARS} characters"
+                f"field {field!r} is not a string of up to {MAX_TEXT_CHARS} characters"
             )
         return value
 
@@ -148,7 +148,7 @@ class Document:
         """Take a string of any length, such as an enclosed document."""
         value = self._take(field)
         if not isinstance(value, str) or not _is_text(value):
-            raise self.problem(f"field {field!r} is not a text")
+            raise self.problem(f"field {field!r} is not a string")
         return value
 
     def objects(self, field: str) -> list[Document]:
@@ -192,7 +192,7 @@ class Document:
 
 
 def _is_text(value: str) -> bool:
-    """Tell whether a string can be encoded: JSON can contain lone surrogates."""
+    """Return whether a string can be encoded: JSON can contain lone surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -233,7 +233,7 @@ def read_secret(path: Path, *, remedy: str, max_bytes: int = MAX_SECRET_BYTES) -
         max_bytes: its largest allowed size.
 
     Raises:
-        KeysError: it is missing, too long, or readable by other users.
+        KeysError: the file is missing, too long, or readable by other users.
     """
     try:
         with path.open("rb") as file:
@@ -331,7 +331,7 @@ def read_public(path: Path, *, max_bytes: int, remedy: str) -> bytes:
     """Return the content of a file that holds no secret.
 
     Raises:
-        KeysError: it is missing, unreadable or longer than `max_bytes`.
+        KeysError: the file is missing, unreadable or longer than `max_bytes`.
     """
     try:
         with path.open("rb") as file:

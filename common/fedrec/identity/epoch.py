@@ -60,7 +60,7 @@ class KeyEpoch:
             )
 
     def secrets_for(self, client_id: ClientId) -> bytes:
-        """Return a member's or the revealer's input for `open_epoch`, or empty for others."""
+        """Return the input of a member or the revealer for `open_epoch`, or empty for others."""
         wrapped = self.wrapped_keys.get(client_id)
         return (
             b"" if wrapped is None else canonical("fedrec wrapped v1", wrapped, self.sealed_secret)

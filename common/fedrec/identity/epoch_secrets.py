@@ -115,7 +115,7 @@ def open_epoch(
         BadSignature: the authority did not sign the roster, or the secrets are not the ones that it
             made.
         NotInRoster: this client is neither a member nor the revealer.
-        KeysError: a part is missing, damaged or belongs to another epoch.
+        KeysError: a part is missing, damaged or belongs to a different epoch.
     """
     roster = Roster.from_json(roster_json)
     roster.verify(pinned_authority_key)
@@ -123,7 +123,7 @@ def open_epoch(
     if member.exchange_key != identity.public.exchange_key:
         raise KeysError(
             "The roster lists another exchange key for this client.",
-            remedy="Give the current identity.pub.json to the key authority and ask for a new "
+            remedy="Send the current identity.pub.json to the key authority and ask for a new "
             "epoch.",
         )
     if hashlib.sha256(server_context).digest() != roster.context_sha256:
@@ -171,7 +171,7 @@ def secrets_parts(wrapped: bytes) -> tuple[bytes, bytes]:
     """Split the result of `KeyEpoch.secrets_for`: one member's wrapped key, and the shared secret.
 
     Raises:
-        MalformedUpdate: the bytes are truncated or of another version.
+        MalformedUpdate: the bytes are truncated or of a different version.
     """
     parts = []
     rest = wrapped
@@ -182,7 +182,7 @@ def secrets_parts(wrapped: bytes) -> tuple[bytes, bytes]:
         if len(parts) > 3:
             break
     if len(parts) != 3 or canonical("fedrec wrapped v1", *parts[1:]) != wrapped:
-        raise MalformedUpdate("The wrapped secrets are truncated or of another version.")
+        raise MalformedUpdate("The wrapped secrets are truncated or of a different version.")
     return parts[1], parts[2]
 
 
@@ -221,7 +221,7 @@ class RevealerKeys:
         """Return an epoch's secret key.
 
         Raises:
-            KeysError: it is missing, damaged, or readable by other users.
+            KeysError: the key is missing, damaged, or readable by other users.
         """
         path = self._path(epoch)
         raw = read_secret(path, remedy=_REMEDY, max_bytes=MAX_BYTES)

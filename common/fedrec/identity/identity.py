@@ -137,7 +137,7 @@ class Identity(Secret):
         """Read the keys that `save` wrote.
 
         Raises:
-            KeysError: they are missing, damaged or readable by other users.
+            KeysError: the keys are missing, damaged or readable by other users.
         """
         path = folder / KEY_FILE
         remedy = "Check the path, or restore the folder from a backup."
@@ -175,7 +175,7 @@ class Identity(Secret):
 _HARMLESS = frozenset({"lock", "lost+found"})
 """The entries that a new folder may contain, after an interrupted start or on a fresh volume."""
 REVEALER_SECRETS = "epoch-*.secret"
-"""The marker of a revealer's folder, which is not a client's."""
+"""The marker of a revealer's folder, which is not a client's folder."""
 _SHOWN = 4
 _NEW = "`fedrec client identity SETTINGS` makes keys for a new client."
 
@@ -188,7 +188,8 @@ def known_identity(folder: Path, label: str = "") -> Identity:
         label: the label that the keys must have, or empty for any.
 
     Raises:
-        SettingsError: the path is not a client's folder, or it belongs to another client.
+        SettingsError: the path is not a client's folder, or the folder belongs to a different
+            client.
         KeysError: its keys are damaged or readable by other users.
     """
     if not (folder / KEY_FILE).exists() or any(folder.glob(REVEALER_SECRETS)):

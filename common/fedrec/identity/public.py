@@ -1,4 +1,4 @@
-"""Public keys: a client's with their fingerprint, and the key authority's."""
+"""Public keys of clients with their fingerprints, and of the key authority."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Roster:
             raise NotInRoster(
                 f"The client {client_id[:16]}... is not among the {len(self.members)} members of "
                 f"epoch {self.epoch}.",
-                remedy="Give its identity.pub.json to the key authority and make a new epoch.",
+                remedy="Send its identity.pub.json to the key authority and make a new epoch.",
             )
         return found
 
@@ -204,7 +204,7 @@ class Roster:
 
         Raises:
             KeysError: the document is damaged, not canonical, or lists a client twice.
-            TooLarge: it is above the size limit.
+            TooLarge: the document is above the size limit.
         """
         if len(raw) > MAX_BYTES:
             raise TooLarge(f"A roster of {len(raw)} bytes is above the limit of {MAX_BYTES}.")

@@ -65,7 +65,7 @@ def unseal(group_key: bytes, purpose: str, context: bytes, sealed: bytes) -> byt
     """Open the output of `seal`.
 
     Raises:
-        MalformedUpdate: it is too short or of another version.
+        MalformedUpdate: the output is too short or of a different version.
         BadSignature: the key, purpose or context differs, or a bit was changed.
     """
     salt, ciphertext = _split(sealed)
@@ -100,8 +100,8 @@ def unwrap(identity: Identity, context: bytes, sealed: bytes) -> bytes:
     """Open bytes that `wrap` sealed for this identity.
 
     Raises:
-        MalformedUpdate: they are too short or of another version.
-        BadSignature: they were sealed for another recipient or context, or changed.
+        MalformedUpdate: the bytes are too short or of a different version.
+        BadSignature: the bytes were sealed for a different recipient or context, or changed.
     """
     ephemeral_key, ciphertext = _split(sealed)
     try:

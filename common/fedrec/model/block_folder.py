@@ -64,7 +64,7 @@ class BlockFolder:
         """The folder.
 
         Raises:
-            StorageError: it is the process's own, and nothing was written yet.
+            StorageError: the folder is the process's own, and nothing was written yet.
         """
         if self._path is None:
             raise StorageError("No table has been written here yet.")
@@ -75,7 +75,7 @@ class BlockFolder:
 
         Raises:
             FolderInUse: another process writes there.
-            StorageError: it cannot be created.
+            StorageError: the folder cannot be created.
         """
         with self._lock:
             if self._path is None:
@@ -173,7 +173,7 @@ class BlockFolder:
         """Check, once per process, that a block has its original content.
 
         Raises:
-            StorageError: it is missing or damaged.
+            StorageError: the block is missing or damaged.
         """
         with self._lock:
             if name in self._checked:
@@ -217,7 +217,7 @@ class BlockFolder:
                 del _FOLDERS[self._path or Path()]
 
     def hold(self, name: str) -> None:
-        """Count names as in use, until `let_go`. A name may also be a writer's."""
+        """Count names as in use, until `let_go`. A writer may also use a name."""
         with self._lock:
             self._live[name] += 1
 
@@ -276,7 +276,7 @@ class OwnFolder:
         parent: folder in which it is created. None for the system's temporary one.
 
     Raises:
-        OSError: it cannot be created.
+        OSError: the folder cannot be created.
     """
 
     def __init__(self, parent: Path | None, prefix: str) -> None:

@@ -140,7 +140,7 @@ class BlockedTable:
         """Check all blocks that this process has not checked yet, if it checks blocks.
 
         Raises:
-            StorageError: one is missing or damaged.
+            StorageError: a block is missing or damaged.
         """
         if self._check is not None:
             for name in self.names:

@@ -82,7 +82,7 @@ class NewArray(NewTable):
 
 
 class BlockWriter:
-    """Writes rows into the files of new blocks, also from several processes at once.
+    """Writes rows into the files of new blocks. Several processes can write at once.
 
     Args:
         path: folder of the blocks.

@@ -45,7 +45,7 @@ class Rest:
 
     Attributes:
         index: rows of the other items, which are trained, ascending int64 (n_active,).
-        tables: by name, whole tables (n_items, ...) whose rows of `index` are out of date. None if
+        tables: whole tables by name, (n_items, ...), whose rows of `index` are out of date. None if
             only the trained rows are known.
     """
 
@@ -266,7 +266,7 @@ def _counts_of(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, Any]:
     """Return the integer arrays in the form of `SharedState`.
 
     Raises:
-        StorageError: they are missing or are not counts.
+        StorageError: the arrays are missing or are not counts.
     """
     found: dict[str, Any] = {
         name: _as_stored(arrays[name], name, "i") for name in _COUNTS if name in arrays
@@ -283,7 +283,7 @@ def _as_stored(values: NDArray[np.generic], name: str, kind: Literal["f", "i"]) 
     """Return an array as float64 or int64, if it is of that kind.
 
     Raises:
-        StorageError: it is of another kind, so numbers would change.
+        StorageError: the array is of a different kind, so numbers would change.
     """
     if values.dtype.kind != kind:
         raise StorageError(
@@ -293,7 +293,7 @@ def _as_stored(values: NDArray[np.generic], name: str, kind: Literal["f", "i"]) 
 
 
 def _problem_of_rows(state: SharedState, names: Iterable[str]) -> str:
-    """Return why the trained rows do not fit their tables, or an empty string."""
+    """Return why the trained rows don't match their tables, or an empty string if they do."""
     assert state.rest is not None
     index, tables = state.rest.index, state.rest.tables or {}
     if set(tables) != set(names):

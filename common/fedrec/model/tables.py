@@ -43,7 +43,7 @@ class TableRoom:
         """Return new tables to write, (n_users, ...) by name.
 
         Raises:
-            StorageError: they need files, and their folder cannot be used.
+            StorageError: the tables need files, and their folder cannot be used.
         """
         shapes = {name: (n_users, *width) for name, width in widths.items()}
         if self.is_enough_for(n_users, widths):
@@ -54,7 +54,7 @@ class TableRoom:
         """Check, before a run, that the disk has room for tables that will be in files.
 
         Raises:
-            StorageError: it does not.
+            StorageError: the disk lacks the room.
         """
         size = table_bytes(n_users, widths)
         if size <= self.memory_bytes:
@@ -183,7 +183,7 @@ def read_manifest(path: Path) -> dict[str, dict[str, Any]] | None:
         by table: shape, users_per_block and names, as in `BlockedTable.stored`.
 
     Raises:
-        StorageError: it begins like a list, but is not one.
+        StorageError: the content begins like a list, but is not one.
     """
     try:
         with path.open("rb") as file:

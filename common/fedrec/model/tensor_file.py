@@ -58,7 +58,7 @@ def mapped_tensors(path: Path) -> dict[str, NDArray[Any]]:
 
     Raises:
         SafetensorError: the file is not a safetensors file.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     # The library checks that the header is complete and fits the file.
     with safe_open(path, framework="numpy"):

@@ -1,8 +1,8 @@
 """Agreement on a plan: its canonical form, its fingerprint, and the values that a client accepts.
 
-A value in the client's settings must equal the federation's. A value that decides what others may
-learn about the client's users is compared even if the settings omit it. Then the default applies,
-which is the safe one, so that no coordinator can weaken it.
+A value in the client's settings must equal the federation's value. A value that decides what others
+may learn about the client's users is compared even if the settings omit it. Then the default
+applies, which is the safe one, so that no coordinator can weaken it.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ _ORDERS: Mapping[str, _Order] = {
     "update.indices": _Order(accepts=lambda ours, theirs: theirs in ("hidden", ours)),
     # A client that accepts no encryption loses nothing by encryption.
     "protection.name": _Order(accepts=lambda ours, theirs: ours in ("none", theirs)),
-    # Noise takes nothing from a client that accepts no noise.
+    # A client that accepts no noise loses nothing by noise.
     "privacy.mechanism": _Order(accepts=lambda ours, theirs: ours in ("none", theirs)),
     # 0 derives it from the budget, which is compared separately.
     "privacy.noise_multiplier": _Order(
@@ -164,7 +164,7 @@ class Difference:
     Attributes:
         key: dotted, as in ``rounds.total``.
         ours: the client's value.
-        theirs: the federation's.
+        theirs: the federation's value.
         given: whether the client's settings set it. Otherwise it is the default.
         words: the other values that the client would accept.
     """

@@ -43,7 +43,7 @@ def _noise_of(plan: Plan) -> SumNoise | None:
 
 
 def accelerator_of(plan: Plan) -> Accelerator | None:
-    """Return the compiled code that trains a plan's users on a processor, or None for the trainer.
+    """Return the compiled code that trains a plan's users on a CPU, or None for the trainer.
 
     It follows from the plan alone, never from load, size or installed packages. Noise needs the
     change of each user, which compiled code does not return.
@@ -55,7 +55,7 @@ def accelerator_of(plan: Plan) -> Accelerator | None:
 
 
 def training_path(plan: Plan) -> str:
-    """Return the training path on a processor with its version.
+    """Return the training path on a CPU with its version.
 
     Different paths give different bits.
     """
@@ -71,7 +71,7 @@ def about_algorithm(plan: Plan) -> About:
 
 
 def divides_by_count(plan: Plan) -> bool:
-    """Tell whether training rounds are divided by the result of the last count round.
+    """Return whether training rounds are divided by the result of the last count round.
 
     Such rounds must cover exactly the users of the count. If some drop out, the others count again.
     Under noise there is no count.

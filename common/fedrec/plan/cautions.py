@@ -75,7 +75,7 @@ def measured_caution(plan: Plan, untrained: Rates | None) -> str | None:
         untrained: its rates on test, which the last round measures, or None before that round.
 
     Returns:
-        An empty text if there is no caution, or None without a measurement.
+        An empty string if there is no caution, or None if nothing was measured.
     """
     if plan.evaluation.protocol == "full":
         return ""

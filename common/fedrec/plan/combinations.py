@@ -35,8 +35,8 @@ def index_problems(plan: Plan) -> Iterator[Problem]:
         yield (
             ("protection.preset", "update.indices"),
             f'update.indices is "clear", but under paillier/{plan.protection.preset} values share '
-            "ciphertexts. Clients' indices differ, and a slot cannot be moved inside a ciphertext "
-            "to match another client's. Set protection.preset = "
+            "ciphertexts. Clients' indices differ, and a slot cannot be moved inside a "
+            "ciphertext to match another client's slot. Set protection.preset = "
             f'"single-3072", {advice}',
         )
     if update.compress == "client":
@@ -139,7 +139,7 @@ def _outside(plan: Plan, combinations: tuple[Combination, ...]) -> Iterator[Conf
 
 
 def _rank(plan: Plan) -> Iterator[Conflict]:
-    """Refuse ranks that do not fit the length of the vectors."""
+    """Refuse ranks that are inconsistent with the length of the vectors."""
     dim = getattr(plan.algorithm, "dim", None)
     if dim is None or plan.update.structure not in about_algorithm(plan).updates:
         return

@@ -16,7 +16,7 @@ SAFE_FLOOR = 3
 
 
 def exposure_of(plan: Plan) -> str:
-    """Return what the coordinator could read from each client, or nothing if that is protected."""
+    """Return the data that the coordinator could read from each client, or empty if protected."""
     if plan.update.indices == "clear":
         return UPDATES[plan.update.structure].clear_indices
     if plan.protection.name != "none":
@@ -25,7 +25,7 @@ def exposure_of(plan: Plan) -> str:
 
 
 def exposed_to_members(plan: Plan, n_cells: int) -> str:
-    """Return what a member with changed software could read from others, or empty if nothing.
+    """Return the data that a member with changed software could read, or empty if there is none.
 
     It adds to its own count of an item with few holders. Then all clients train the item's row, and
     the sum of that row is about those few. Counts of several cells can be compared, by the party

@@ -123,7 +123,7 @@ class Layout:
 
     @classmethod
     def largest(cls, plan: Plan, n_items: int) -> Layout:
-        """Return a layout at least as large as every round's. Protections are planned for it.
+        """Return a layout at least as large as that of every round. Protections are planned for it.
 
         The number of trained items is unknown before the count. An algorithm that cannot work with
         all of the catalogue is planned for as many rows as it can.
@@ -245,7 +245,7 @@ class Layout:
             changes: the tensors by name, in grid steps. Missing ones are zero.
 
         Raises:
-            InternalError: they include something else, such as a private parameter.
+            InternalError: `changes` has any other name, such as a private parameter.
         """
         foreign = set(changes) - {tensor.name for tensor in self.tensors}
         if foreign:

@@ -10,7 +10,7 @@ from fedrec.privacy.noise import SMOOTHING_VARIANCE
 
 
 def mechanism_of(plan: Plan) -> Mechanism | None:
-    """Return a plan's mechanism, or None without noise."""
+    """Return a plan's mechanism, or None if it adds no noise."""
     asked = plan.privacy
     if asked.mechanism == "none":
         return None

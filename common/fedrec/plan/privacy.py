@@ -195,7 +195,7 @@ def honesty_statements(plan: Plan) -> tuple[str, ...]:
 
 
 def privacy_statements(plan: Plan, n_sums: int, n_items: int = 0) -> tuple[str, ...]:
-    """Return what a plan's noisy sums promise and what they do not, or () without noise."""
+    """Return the promises and limits of a plan's noisy sums, or () if it adds no noise."""
     mechanism = mechanism_of(plan)
     if mechanism is None:
         return ()
@@ -214,7 +214,7 @@ def privacy_statements(plan: Plan, n_sums: int, n_items: int = 0) -> tuple[str, 
 
 
 def privacy_price(plan: Plan, n_items: int) -> Price | None:
-    """Return the price of a plan's privacy, or None without it.
+    """Return the price of a plan's privacy, or None if it adds no noise.
 
     Returns:
         Rows for people, and these facts:
@@ -293,7 +293,7 @@ def privacy_price(plan: Plan, n_items: int) -> Price | None:
 
 
 def _opens_updates(plan: Plan) -> bool:
-    """Tell whether the coordinator and one client together can open a single update.
+    """Return whether the coordinator and one client together can open a single update.
 
     They can if every client has the key. They can also if sums carry no tags, because the client
     can then remove others' ciphertexts.

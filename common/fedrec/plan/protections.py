@@ -101,7 +101,7 @@ class AskedRound:
         needed: smallest number in a sum (`Plan.fewest_summands`).
         settings: an instance of the protection's `settings_type`.
         maximum_users: largest number of users in one sum (`federation.maximum_users`).
-        fraction_bits: of the grid of values (`update.fraction_bits`).
+        fraction_bits: the fraction bits of the grid of values (`update.fraction_bits`).
         changes: returns one item row's change for other numbers of these two. Raises
             `SettingsError` if no vector has them.
     """
@@ -244,7 +244,7 @@ def _wide_values(asked: AskedRound) -> list[str]:
 
 
 def _in_one_word(asked: AskedRound, users: int, fraction_bits: int) -> bool:
-    """Tell whether changes would take one word a value with other numbers of these two."""
+    """Return whether changes would take one word a value with other numbers of these two."""
     try:
         words = plan_masks(asked.changes(users, fraction_bits)).limbs
     except SettingsError:
@@ -253,7 +253,7 @@ def _in_one_word(asked: AskedRound, users: int, fraction_bits: int) -> bool:
 
 
 def _largest(lowest: int, above: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number from `lowest` and below `above` that fits, or 0 if none does.
+    """Return the largest number from `lowest` and below `above` that fits, or 0 if no number does.
 
     If a number fits, every smaller one does, too.
     """
@@ -273,7 +273,7 @@ def _may_drop_out(asked: AskedRound, graph: GraphParameters) -> int:
 
 
 def _one_is_left(asked: AskedRound) -> list[str]:
-    """Return what the clients of a round can do together, whatever party adds their updates up."""
+    """Return sentences on what colluding clients can learn, whatever party adds updates up."""
     return [
         "All clients of a round but one can compute the last one's update by subtracting their "
         f"own from the sum: with {asked.needed} clients, {asked.needed - 1} must "
@@ -383,7 +383,7 @@ def check_sizes(settings: ProtectionSettings, least: int, most: int) -> None:
     """Check that rounds of every size in a range withstand what they should.
 
     Raises:
-        SettingsError: one does not. The message names its size.
+        SettingsError: a round does not. The message names its size.
     """
     about = about_protection(settings.name)
     for count in (*range(least, min(most, _EVERY_SIZE_TO) + 1), most):

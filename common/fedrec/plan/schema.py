@@ -96,8 +96,8 @@ class PrivacySettings(Section):
         default=0.0,
         ge=0,
         le=1e4,
-        description="Standard deviation of a sum's noise (laplace: the scale of a client's noise) "
-        "over the clip. 0 takes the smallest value with which rounds_per_user rounds "
+        description="Standard deviation of a sum's noise (laplace: scale of a client's noise), "
+        "divided by the clip. If 0, uses the smallest value with which rounds_per_user rounds "
         "stay within epsilon.",
     )
     epsilon: Annotated[float, _UNDER_NOISE] = Field(
@@ -112,8 +112,8 @@ class PrivacySettings(Section):
     rounds_per_user: Annotated[int, _UNDER_NOISE] = Field(
         default=10,
         ge=0,
-        description="Largest number of training rounds that a user takes part in, enforced by the "
-        "user's client. 0 means rounds.total.",
+        description="Largest number of training rounds that a user takes part in, enforced by "
+        "the user's client. If 0, uses rounds.total.",
     )
     colluding_share: Annotated[float, _UNDER_NOISE] = Field(
         default=0.1,
@@ -138,8 +138,8 @@ class TrainingSettings(Section):
 
     accelerated: bool = Field(
         default=True,
-        description="Train with compiled code on processors if the algorithm has it. false always "
-        "trains by autograd, as on CUDA devices. All parties use the same value.",
+        description="Train with compiled code on CPUs if the algorithm has it. If false, "
+        "trains with autograd, as on CUDA devices. All parties use the same value.",
     )
 
 
@@ -200,15 +200,16 @@ class RoundSettings(Section):
     clients_per_round: int = Field(
         default=0,
         ge=0,
-        description="Clients selected for each round. 0 selects every roster client. With cells, "
+        description="Clients selected for each round. If 0, selects every roster client. With "
+        "cells, "
         "use cells_per_round instead.",
     )
     cells_per_round: int = Field(
         default=0,
         ge=0,
         description="Cells selected for each round, which are groups of clients that are always "
-        'summed together (masks, and protection.key_holder = "authority"). 0 selects '
-        "all of them.",
+        'summed together (masks, and protection.key_holder = "authority"). If 0, '
+        "selects all of them.",
     )
     over_provision: float = Field(
         default=1.0,
@@ -357,7 +358,7 @@ def section_type(
         default, known = NAMED[section]
         name = values.get("name", default)
         if not isinstance(name, str) or name not in known:
-            raise ValueError(f"There is no {section} {name!r}. Known are {', '.join(known)}.")
+            raise ValueError(f"There is no {section} {name!r}. Choose one of: {', '.join(known)}.")
         return known[name].settings_type
     annotation = schema.model_fields[section].annotation
     assert isinstance(annotation, type) and issubclass(annotation, Section)

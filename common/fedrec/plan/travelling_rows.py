@@ -63,7 +63,7 @@ def fewest_cells(plan: Plan, partition: Partition) -> int:
 
 
 def held_widely(plan: Plan, counts: Sequence[NDArray[np.integer]]) -> NDArray[np.bool_]:
-    """Tell which items enough users hold, even if some cells report users that they don't have.
+    """Return a mask of the items with enough holders, even if some cells report false counts.
 
     A corrupt cell may report any number for an item. Leaving out the `corrupt_cells` largest counts
     leaves at most what the honest cells report: if C are the corrupt cells and L the largest, then
@@ -183,7 +183,7 @@ def no_active_rows(plan: Plan) -> SettingsError:
 
 
 Cells = tuple[tuple[int, ...], ...]
-"""The parties of each cell by their positions, or empty without a partition.
+"""The parties of each cell by their positions, or empty if there is no partition.
 
 A party without a cell is counted in sums alone, as guests are.
 """
@@ -260,12 +260,12 @@ def cells_in_use(plan: Plan, cells: Cells, n_clients: int) -> Cells:
     """Return the cells by which rows are counted, or empty if the plan counts none or has one.
 
     Raises:
-        SettingsError: they do not partition the parties, or there are no more than may be corrupt.
+        SettingsError: the cells don't partition the parties, or all of them may be corrupt.
     """
     parties = [party for cell in cells for party in cell]
     if len(set(parties)) < len(parties) or not set(parties) <= set(range(n_clients)):
         raise SettingsError(
-            f"The cells name parties twice, or others than the {n_clients} in this run.",
+            f"The cells name a party twice, or one that isn't among the {n_clients} of this run.",
             remedy=f"Name each of 0 to {n_clients - 1} in at most one cell.",
         )
     if len(cells) < 2 or not plan.counts_by_cell:
@@ -283,7 +283,7 @@ def cells_in_use(plan: Plan, cells: Cells, n_clients: int) -> Cells:
 def held_in_cells(
     plan: Plan, counts: Sequence[NDArray[np.int64]], cells: Cells
 ) -> NDArray[np.bool_]:
-    """Tell which items enough users hold outside the largest cells, bool (n_items,).
+    """Return a mask of the items with enough holders outside the largest cells, bool (n_items,).
 
     Args:
         counts: each party's holders of each item, (n_items,) each.
@@ -297,7 +297,7 @@ def held_in_cells(
 def trained_items(
     plan: Plan, users: UserSplit, n_items: int, *, n_clients: int, cells: Cells
 ) -> NDArray[np.bool_]:
-    """Tell which items a simulation will train, from its users' data alone, bool (n_items,)."""
+    """Return a mask of the items that a simulation will train, bool (n_items,)."""
     holders = np.bincount(users.train_items, minlength=n_items)
     enough = np.asarray(holders >= plan.federation.minimum_item_users)
     if not cells:

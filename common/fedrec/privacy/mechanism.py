@@ -50,7 +50,7 @@ class Spent:
         return _concentrated_epsilon(self.gaussian + self.laplace, delta)
 
     def fits(self, epsilon: float, delta: float) -> bool:
-        """Tell whether it is within a budget, up to rounding of sums of equal costs."""
+        """Return whether it is within a budget, up to rounding of sums of equal costs."""
         return self.epsilon(delta) <= epsilon * (1.0 + 1e-9)
 
 

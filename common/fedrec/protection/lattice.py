@@ -140,7 +140,7 @@ class BlockMember(Member):
         if (rows[:, counter] != n_summands).any() or slots[self._plan.n_slots :].any():
             raise RevealRefused(
                 "The counters inside the sum don't match its number of summands.",
-                remedy="A contribution is damaged or made with another key. Abandon the round.",
+                remedy="A contribution is damaged or made with a different key. Abandon the round.",
             )
         return self._plan.layout.join(self._spec, slots[: self._plan.n_slots], n_summands)
 
@@ -176,7 +176,7 @@ class BlockMember(Member):
         if not (near & (np.abs(rounded) < MAX_VALUE)).all():
             raise RevealRefused(
                 "The sum doesn't decrypt to whole numbers.",
-                remedy="A contribution is damaged or made with another key. Abandon the round.",
+                remedy="A contribution is damaged or made with a different key. Abandon the round.",
             )
         return rounded.astype(np.int64)
 

@@ -125,7 +125,9 @@ class _Total:
     high: int = 0
 
     def beside(self, file: BinaryIO) -> Iterator[tuple[Packed, Packed]]:
-        """Yield the sum in pieces, each with the file's next values, valid until the next.
+        """Yield matching pieces of the sum and of the values in `file`.
+
+        The buffer for the file's values is reused, so a pair is valid only until the next one.
 
         Raises:
             EOFError: the file is truncated, although its length was checked. The sum may be half

@@ -137,7 +137,7 @@ class SlotLayout:
         if any(block >> self._capacity != n_summands for block in unsigned):
             raise RevealRefused(
                 "The counters inside the sum don't match its number of summands.",
-                remedy="A contribution is damaged or made with another key. Abandon the round.",
+                remedy="A contribution is damaged or made with a different key. Abandon the round.",
             )
         values = np.empty(self._length, dtype=np.int64)
         rest = [block - (n_summands << self._capacity) for block in unsigned]
@@ -186,7 +186,7 @@ def _refuse_outside(run: _Run, unsigned: Integers) -> None:
     if unsigned.max() > run.largest - run.smallest:
         raise RevealRefused(
             "A value of the sum is outside the bounds of honest messages.",
-            remedy="A contribution is poisoned or made with another key. Abandon the round.",
+            remedy="A contribution is poisoned or made with a different key. Abandon the round.",
         )
 
 
@@ -290,7 +290,7 @@ class EntryLayout:
         if rest or not self.n_entries <= found <= most:
             raise MalformedUpdate(
                 f"A sum of {n_summands} messages has {self.n_entries} to {most} entries, but "
-                f"{len(body)} bytes don't fit any such number."
+                f"{len(body)} bytes match no such number."
             )
         return found
 
@@ -337,12 +337,13 @@ class EntryLayout:
         if not 1 <= unsigned >> self._capacity <= n_summands:
             raise RevealRefused(
                 "The counter inside an entry of the sum doesn't match its number of summands.",
-                remedy="A contribution is damaged or made with another key. Abandon the round.",
+                remedy="A contribution is damaged or made with a different key. Abandon the round.",
             )
         value = unsigned & gmpy2.bit_mask(self._capacity)
         if value > segment.max_abs_sum - segment.smallest:
             raise RevealRefused(
                 "A value of the sum is outside the bounds of honest messages.",
-                remedy="A contribution is poisoned or made with another key. Abandon the round.",
+                remedy="A contribution is poisoned or made with a different key. Abandon the "
+                "round.",
             )
         return int(value) + segment.smallest

@@ -113,7 +113,7 @@ class Paillier(Protection):
 
     @property
     def _has_entries(self) -> bool:
-        """Whether the federation's messages are entries, even in rounds without any."""
+        """Whether the federation's messages are entries, even in rounds without entries."""
         return self._largest.spec.entered is not None
 
     @classmethod
@@ -217,13 +217,13 @@ class Paillier(Protection):
             raise KeysError(
                 f"A coordinator's context under {self.name} has {expected} bytes, ending with the "
                 f"public modulus, and no secret key. This one has {len(context)} bytes.",
-                remedy="Give the coordinator the context from `generate`, and no key.",
+                remedy="Pass the coordinator the context from `generate`, and no key.",
             )
         modulus = context[CONTEXT_BYTES:]
         envelope = super().envelope(context[:CONTEXT_BYTES])
         if envelope.key_id != _key_id(modulus):
             raise KeysError(
-                "The context names another public modulus than the one it contains.",
+                "The context names a different public modulus from the one it contains.",
                 remedy="Fetch the epoch's context again.",
             )
         return envelope, PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)

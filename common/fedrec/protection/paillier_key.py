@@ -93,7 +93,7 @@ class PaillierPublicKey:
         if gmpy2.is_prime(n):
             raise KeysError(
                 "The context contains a prime in place of the public modulus.",
-                remedy="Give the coordinator the context from `generate`, and no key.",
+                remedy="Pass the coordinator the context from `generate`, and no key.",
             )
         return cls(n)
 

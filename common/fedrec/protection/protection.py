@@ -30,7 +30,7 @@ class Accumulator(ABC):
         The whole message is checked before the sum changes.
 
         Raises:
-            MalformedUpdate: the message has another length, plan, key or parameter set.
+            MalformedUpdate: the message has the wrong length, plan, key or parameter set.
             RoundError: the sum already has the most messages that the plan allows.
         """
 
@@ -110,7 +110,7 @@ class Member(Secret, ABC):
         """Return the message for an int64 vector of shape (length,), always of one length.
 
         Args:
-            name: under a plan with tags, the name of the author and the round. It must never name a
+            name: the name of the author and the round under a plan with tags. It must never name a
                 second message.
 
         Raises:
@@ -207,7 +207,7 @@ class Protection(ABC):
         of different vectors.
 
         Raises:
-            SettingsError: the vector doesn't fit into the largest one, for which the bounds on
+            SettingsError: the vector isn't a part of the largest one, for which the bounds on
                 noise and overflow were proven.
         """
         if spec == self.spec:
@@ -269,7 +269,7 @@ class Protection(ABC):
             tag_key: the 32 bytes that members share, under a plan with tags.
 
         Raises:
-            KeysError: the secret isn't the context's.
+            KeysError: the secret doesn't match the context.
         """
 
     def encryption_key(self, secret: bytes | SecretKey) -> bytes:
@@ -288,10 +288,10 @@ class Protection(ABC):
 
         Args:
             key: the result of `encryption_key`.
-            tag_key: as in `member`.
+            tag_key: the same as in `member`.
 
         Raises:
-            KeysError: the key isn't the context's, or is more than an encryption key.
+            KeysError: the key doesn't match the context, or is more than an encryption key.
         """
         raise KeysError(f"Protection {self.name} has no key that only encrypts.")
 

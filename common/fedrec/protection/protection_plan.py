@@ -26,7 +26,7 @@ class ProtectionPlan:
         protection: the name of the protection.
         preset: the name of the parameter set.
         spec_fingerprint: the fingerprint of the vector of this plan.
-        poly_modulus_degree: N, or 0 without encryption.
+        poly_modulus_degree: N, or 0 if nothing is encrypted.
         coeff_mod_bit_sizes: the bits of the coefficient primes, the special one last.
         plain_modulus: t of BFV.
         scale_bits: CKKS encodes one grid unit as 2^scale_bits.
@@ -174,14 +174,14 @@ class Envelope:
                 largest vector, whose keys also serve shorter ones.
 
         Raises:
-            KeysError: the context belongs to another plan, or is longer than the 56 bytes in which
-                no key can hide.
+            KeysError: the context belongs to a different plan, or is longer than the 56 bytes in
+                which no key can hide.
         """
         if len(context) != CONTEXT_BYTES:
             raise KeysError(
                 f"A coordinator's context has {CONTEXT_BYTES} bytes and no key. This one has "
                 f"{len(context)} bytes.",
-                remedy="Give the coordinator the context from `generate`, and no key.",
+                remedy="Pass the coordinator the context from `generate`, and no key.",
             )
         magic, version, fingerprint, key_id = _CONTEXT.unpack(context)
         if context != cls._context(fingerprint, key_id) or magic != CONTEXT or version != VERSION:
@@ -191,7 +191,7 @@ class Envelope:
             )
         if fingerprint.hex() != (named or plan).fingerprint():
             raise KeysError(
-                "The context belongs to another protection plan.",
+                "The context belongs to a different protection plan.",
                 remedy="Make the epoch's keys for the federation's present settings.",
             )
         return cls._for(plan, key_id)
@@ -270,7 +270,7 @@ class Envelope:
             kind = "message" if expected == MESSAGE else "sum"
             raise MalformedUpdate(f"The bytes aren't a {kind} of version {VERSION}.")
         if plan_mark != self.plan_mark:
-            raise MalformedUpdate("The bytes belong to another protection plan.")
+            raise MalformedUpdate("The bytes belong to a different protection plan.")
         if key_id != self.key_id:
-            raise MalformedUpdate("The bytes were made with another key.")
+            raise MalformedUpdate("The bytes were made with a different key.")
         return int(count)

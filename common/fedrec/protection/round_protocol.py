@@ -89,7 +89,7 @@ class Steps:
         return any(step.opens_sum for step in self.all)
 
     def in_phase(self, phase: str) -> Step | None:
-        """Return the step whose messages arrive in a phase, or None."""
+        """Return the step whose messages arrive in a phase, or None if there is no such step."""
         return next((step for step in self.all if step.phase == phase), None)
 
     def named(self, name: str) -> Step:
@@ -114,12 +114,12 @@ class Steps:
         return phases[phases.index(phase) + 1]
 
     def opens_next(self, phase: str) -> bool:
-        """Return True if the messages after a phase let the coordinator read the sum."""
+        """Return whether the messages after a phase let the coordinator read the sum."""
         following = self.in_phase(self.after(phase))
         return following is not None and following.opens_sum
 
     def is_until_vectors(self, phase: str) -> bool:
-        """Return True if a phase is that of the vectors, or an earlier step's."""
+        """Return whether a phase is the vectors' phase or comes before it."""
         upto = self.all[: self.place(self.vector.name) + 1]
         return phase in {step.phase for step in upto}
 
@@ -170,7 +170,7 @@ class ClientSide(ABC, Secret):
 
     @abstractmethod
     def answer(self, step: str, material: bytes) -> bytes:
-        """Return the message of a step other than the first and the vector's.
+        """Return the message of a step between the first one and the vector.
 
         Args:
             material: the coordinator's material for the step, from `CoordinatorSide.material`.
@@ -213,7 +213,7 @@ class CoordinatorSide(ABC):
 
     @abstractmethod
     def add(self, step: str, client_id: ClientId, body: bytes) -> None:
-        """Take a client's message of a step other than the first and the vector's.
+        """Take a client's message of a step between the first one and the vector.
 
         Raises:
             FedrecError: the message isn't valid. Nothing changes.
@@ -272,7 +272,7 @@ class RoundProtocol(ABC):
         """Return a client's side from the bytes of `ClientSide.to_bytes`.
 
         Raises:
-            KeysError: the bytes are damaged or belong to another round.
+            KeysError: the bytes are damaged or belong to a different round.
         """
 
     @abstractmethod

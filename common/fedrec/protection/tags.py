@@ -77,7 +77,7 @@ class Tagging(Secret):
     def are_right(
         self, slots: NDArray[np.int64], tags: NDArray[Any], names: Iterable[bytes]
     ) -> bool:
-        """Return True if slots and tags are the sum of exactly the messages with these names.
+        """Return whether slots and tags are the sum of exactly the messages with these names.
 
         Args:
             slots: the revealed slots, shape (n_blocks, n_slots).
@@ -162,5 +162,5 @@ def check_tags(
     if tagging is None or not distinct or not tagging.are_right(slots, tags, names):
         raise WrongTags(
             "The sum's tags don't match the signed messages.",
-            remedy="Another sum was presented as this round's. Tell the data owners.",
+            remedy="A different sum was presented as this round's sum. Tell the data owners.",
         )

@@ -158,7 +158,7 @@ class VectorSpec:
         """Refuse a vector that isn't a part of the largest one, for which keys were planned.
 
         Raises:
-            SettingsError: segments don't fit. The error names all of them.
+            SettingsError: some segments aren't part of it. The error names all of them.
         """
         known = {segment.name: segment for segment in largest.segments}
         problems = [
@@ -174,7 +174,7 @@ class VectorSpec:
             problems.append(f"{self.max_summands} messages in a sum, tagged: {self.tagged}")
         if problems:
             raise SettingsError(
-                "The vector doesn't fit into the one that keys were planned for: "
+                "The vector isn't a part of the one that keys were planned for: "
                 f"{'; '.join(problems)}.",
                 remedy="Make the epoch's keys for the federation's present settings and catalogue.",
                 problems=tuple(problems),
@@ -299,5 +299,5 @@ def _refuse_outside(segment: SegmentSpec, values: Integers, low: int, high: int)
     if values.size and (values.min() < low or values.max() > high):
         raise RevealRefused(
             f"The sum of segment {segment.name!r} is outside the bounds of honest messages.",
-            remedy="A contribution is poisoned or made with another key. Abandon the round.",
+            remedy="A contribution is poisoned or made with a different key. Abandon the round.",
         )

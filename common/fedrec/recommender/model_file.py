@@ -78,7 +78,7 @@ class ModelFile:
 
         Raises:
             StorageError: the file is missing, damaged or not a model.
-            VersionMismatch: it has another format.
+            VersionMismatch: the file has a different format.
         """
         metadata, arrays = _read(path, _MODEL_FORMAT)
         holders = arrays.pop("holders", None)
@@ -158,7 +158,7 @@ class UsersFile:
             name: a name of the source, for errors.
 
         Raises:
-            StorageError: it is damaged.
+            StorageError: the file is damaged.
         """
         try:
             arrays: dict[str, NDArray[Any]] = load(raw)
@@ -172,7 +172,7 @@ class UsersFile:
 
         Raises:
             StorageError: the file is missing, damaged or something else.
-            VersionMismatch: it has another format.
+            VersionMismatch: the file has a different format.
         """
         return cls._of(path, _mapped(path, _USERS_FORMAT))
 
@@ -228,5 +228,5 @@ def _check_format(path: Path, metadata: Mapping[str, str], expected: str) -> Non
 def _damaged(path: Path, why: str) -> StorageError:
     return StorageError(
         f"{path} cannot be used as this kind of file: {why}.",
-        remedy="Give the folder of a finished run, or restore the file from a backup.",
+        remedy="Pass the folder of a finished run, or restore the file from a backup.",
     )

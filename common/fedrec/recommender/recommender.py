@@ -49,7 +49,7 @@ class Recommender:
         users: user vectors and histories, if they may be known.
 
     Attributes:
-        tail: about the items that only the users here score. See `with_tail`.
+        tail: the items that only the users here score. See `with_tail`.
 
     Raises:
         CatalogueMismatch: the catalogue is another one.
@@ -297,7 +297,7 @@ class Recommender:
                 `with_tail` scores them.
 
         Raises:
-            DataError: the vector has another shape or is not finite.
+            DataError: the vector has the wrong shape or is not finite.
             CatalogueMismatch: an unknown item.
         """
         wanted = np.asarray(vector, dtype=np.float32)
@@ -324,7 +324,7 @@ class Recommender:
         candidates: Iterable[str] | None = None,
         block: Iterable[str] | None = None,
     ) -> tuple[Ids, Scores]:
-        """Return the n items whose rows have the largest cosine with one item's, or many's.
+        """Return the n items whose rows have the largest cosine with those of the given items.
 
         An item is not among its own neighbours.
 
@@ -365,7 +365,7 @@ class Recommender:
         if not self._active[rows].any():
             raise DataError(
                 f"None of the {len(rows)} items of the history was learned by the model.",
-                remedy="Give items that more users hold.",
+                remedy="Pass items that more users hold.",
             )
         return self._folded(rows)
 
@@ -465,7 +465,7 @@ def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise DataError(
             f"{folder} is not a run folder: there is no such folder.",
-            remedy="Give the folder whose path the run printed.",
+            remedy="Pass the folder whose path the run printed.",
         )
     if (folder / MODEL_NAME).exists():
         return

@@ -44,7 +44,7 @@ from fedrec.evaluation.metrics import ndcg_of_users
 
 REGULARISATION = 30.0
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0)
-"""Factors of local scores, of which validation chooses one. 0 leaves the tail out."""
+"""Factors of local scores, of which validation chooses one. If 0, the tail is left out."""
 MOST_USERS = 8_192
 """The most users of a silo: 512 MiB for the inverse, and four times as much to compute it."""
 _CELLS_AT_ONCE = 1 << 22
@@ -57,7 +57,7 @@ def check_tail_users(n_users: int) -> None:
     """Check that a silo is small enough for its users' matrix.
 
     Raises:
-        SettingsError: it has more than `MOST_USERS` users.
+        SettingsError: the silo has more than `MOST_USERS` users.
     """
     if n_users > MOST_USERS:
         raise SettingsError(
@@ -144,7 +144,7 @@ class LocalTail:
         """Give the items that don't travel their local scores, in place.
 
         Args:
-            scores: of the shared model, (..., n_items). Those of other items stay as they are.
+            scores: the shared model's scores, (..., n_items). Other items' scores don't change.
             local: what `own` or `of` returned, (..., n_tail).
             weight: 0 leaves all scores as they are.
         """
@@ -190,8 +190,8 @@ class TailFigures:
         n_rows: items that don't travel and that enough own users hold.
         users: users with a validation item.
         at: the K of NDCG@K.
-        shared_ndcg: of the shared model alone. 0 without such users.
-        ndcg: of the shared model with the tail at this weight.
+        shared_ndcg: NDCG@K of the shared model alone, or 0 if there are no such users.
+        ndcg: NDCG@K of the shared model with the tail at this weight.
     """
 
     weight: float

@@ -106,7 +106,7 @@ def _every_setting() -> tuple[SettingInfo, ...]:
 
 
 def _is_everybodys(section: str, owner: str, name: str) -> bool:
-    """Tell whether a setting is shared by all protections, so that it is listed once."""
+    """Return whether a setting is shared by all protections, so that it is listed once."""
     return section == "protection" and owner != "" and name in ProtectionSettings.model_fields
 
 

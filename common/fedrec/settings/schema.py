@@ -50,7 +50,7 @@ class _Observed(Section):
     metrics_address: _AddressOrNone = Field(
         default="",
         description="host:port at which Prometheus reads this party's metrics, such as "
-        "127.0.0.1:9464. Empty serves none. An address that other machines can reach "
+        "127.0.0.1:9464. If empty, metrics aren't served. An address that other machines can reach "
         "needs metrics_token.",
     )
     metrics_token: str | None = Field(
@@ -73,7 +73,7 @@ class CoordinatorSettings(_Observed):
     """The coordinator's address, storage, certificates and page."""
 
     host: _Host = Field(default="127.0.0.1", description="Address to listen on.")
-    port: int = Field(default=7447, ge=0, le=65535, description="Port. 0 takes a free one.")
+    port: int = Field(default=7447, ge=0, le=65535, description="Port. If 0, uses a free one.")
     state: str = Field(default="coordinator-state", description="Folder of the database and spool.")
     epoch: str = Field(
         default="keys/epoch.json", description="The key authority's public bundle of the key epoch."
@@ -96,8 +96,9 @@ class CoordinatorSettings(_Observed):
     )
     page: _AddressOrNone = Field(
         default="",
-        description="host:port of a page that shows the run in a browser, such as 127.0.0.1:7448. "
-        "Empty serves none. On 127.0.0.1 every account on this machine can open it. "
+        description="host:port of a page that shows the run in a browser, such as "
+        "127.0.0.1:7448. If empty, no page is served. On 127.0.0.1 every account on this machine "
+        "can open it. "
         "On an address that other machines can reach it uses TLS, and a visitor needs "
         "a link from `fedrec watch ADDRESS --web`.",
     )
@@ -183,15 +184,15 @@ class ClientSettings(_Observed):
     device_memory_mib: int = Field(
         default=0,
         ge=0,
-        description="Memory of a CUDA device for training. 0 takes six tenths of the memory that "
-        "is free at the start. No effect on a processor.",
+        description="Memory of a CUDA device for training. If 0, uses six tenths of the "
+        "memory that is free at the start. No effect on a CPU.",
     )
     memory_mib: int = Field(
         default=2048,
         ge=64,
         description="Memory for a training chunk. Larger private tables are kept in files.",
     )
-    threads: int = Field(default=0, ge=0, description="CPU threads. 0 lets torch decide.")
+    threads: int = Field(default=0, ge=0, description="CPU threads. If 0, torch decides.")
     workers: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = Field(
         default="auto",
         description="Processes that train on a CPU. 1 trains in the client's own process. auto "
@@ -201,7 +202,7 @@ class ClientSettings(_Observed):
     label: str = Field(
         default="",
         max_length=64,
-        description="A display name. A state folder whose keys have another label is refused.",
+        description="A display name. A state folder whose keys have a different label is refused.",
     )
 
 

@@ -98,7 +98,7 @@ class LoadedSettings:
     """Settings with the origin of the value of every dotted key.
 
     Attributes:
-        path: the file, or None without one.
+        path: the file, or None if there is none.
     """
 
     path: Path | None
@@ -283,7 +283,7 @@ def _flattened(document: Mapping[str, object]) -> Iterator[tuple[str, object]]:
         if isinstance(content, dict) and section in Settings.model_fields:
             yield from ((f"{section}.{name}", value) for name, value in content.items())
         elif isinstance(content, dict) and content:
-            # In an unknown section, every key may belong to another section.
+            # In an unknown section, every key may belong to a different section.
             yield from ((f"{section}.{name}", value) for name, value in content.items())
         else:
             yield section, content

@@ -161,7 +161,7 @@ def with_every_row(samples: Samples, n_items: int) -> Samples:
 def argsorted(keys: torch.Tensor) -> torch.Tensor:
     """Return an order in which int64 keys ascend. Equal keys come in any order.
 
-    On a processor, numpy sorts several times as fast as torch.
+    On a CPU, numpy sorts several times as fast as torch.
     """
     if keys.device.type == "cpu":
         return torch.from_numpy(np.argsort(keys.numpy()))
@@ -176,7 +176,7 @@ def sorted_rows(keys: torch.Tensor) -> torch.Tensor:
 
 
 BLOCK_USERS = 8
-"""The number of users in a block on a processor.
+"""The number of users in a block on a CPU.
 
 Fewer than four change bits, and more don't fit into its cache."""
 _CELLS_AT_ONCE = 1 << 20
@@ -223,7 +223,10 @@ class Block:
 
 
 def padded(n_rows: int) -> int:
-    """Return the padded number of rows of a user's table: at least one more, from few sizes."""
+    """Return the number of rows to which a user's table is padded.
+
+    It is larger than `n_rows`, and one of few sizes, so few shapes occur.
+    """
     unit = max(8, 1 << max(int(n_rows).bit_length() - 3, 0))
     return (n_rows // unit + 1) * unit
 
@@ -237,7 +240,7 @@ class BlockSize:
         n_rows: the padded number of rows of the user's table.
         batch_size: the number of samples in a minibatch.
         epochs: the number of passes over the user's samples in all phases.
-        gathers: whether a step covers only its minibatch's rows instead of all of a user's.
+        gathers: whether a step covers only its minibatch's rows instead of all of a user's rows.
         together: the number of samples in a group of a positive and its negatives, if groups stay
             whole and a step covers all minibatches of an epoch. 0 if every minibatch is a step.
     """
@@ -303,7 +306,7 @@ def blocks_of(
     """Yield blocks of users of one size, in their order.
 
     Args:
-        members: from `buckets_of`.
+        members: users from `buckets_of`.
         block_users: the number of places in a block.
         together: whether to make the tables of several blocks at once, which is faster.
     """

@@ -58,7 +58,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def memory_on(device: torch.device, device_memory_mib: int) -> int:
-    """Return the bytes of a CUDA device that training may use, or 0 on a processor.
+    """Return the bytes of a CUDA device that training may use, or 0 on a CPU.
 
     Args:
         device_memory_mib: `client.device_memory_mib`, or 0 for a share of the free memory.
@@ -97,11 +97,11 @@ class DeviceTables:
     """Keep a learner's latest private tables on its device between rounds.
 
     At the end of a round, the tables come to the processor's memory in one transfer, to be stored
-    and compared there. The next round and measuring still find them on the device. On a processor,
+    and compared there. The next round and measuring still find them on the device. On a CPU,
     nothing is kept, because the arrays are the tables.
 
     Args:
-        n_bytes: the memory for tables on the device, or None on a processor. A round needs them
+        n_bytes: the memory for tables on the device, or None on a CPU. A round needs them
             twice, in their old and their new state. If both don't fit, the tables stay in the
             processor's memory, and only a chunk's rows move to the device.
     """
@@ -112,7 +112,7 @@ class DeviceTables:
         self._held: dict[str, tuple[Table, torch.Tensor]] = {}
 
     def have_room_for(self, private: PrivateState) -> bool:
-        """Return True if a round's tables fit on the device."""
+        """Return whether a round's tables fit on the device."""
         if self._n_bytes is None:
             return False
         return 2 * sum(values.nbytes for values in private.tensors.values()) <= self._n_bytes
@@ -216,7 +216,7 @@ class ChunkTables(UserTables):
 
 
 def _finite(tensors: Mapping[str, torch.Tensor]) -> bool:
-    """Return True if all values are finite."""
+    """Return whether all values are finite."""
     # Both are NaN if any value is NaN, and neither makes a table of its own.
     ends = [
         end.to(torch.float64)

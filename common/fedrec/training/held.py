@@ -124,7 +124,7 @@ class Held:
             self.moments = (torch.zeros_like(self.values), torch.zeros_like(self.values))
 
     def read(self, index: torch.Tensor | None) -> torch.Tensor:
-        """Return what a minibatch reads and moves: its rows, (B, M, ...), or the whole tensor."""
+        """Return the part that a minibatch reads and moves: its rows, (B, M, ...), or all."""
         return self.values
 
     def meant(self, read: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:

@@ -139,7 +139,7 @@ class Learner:
             kind: "count" sums item holders. "train" trains, and measures the model of the base
                 version. "evaluate" only measures, with all references.
             number: the number from which samples, shuffles and bases are drawn. In a run, it is the
-                version's (`SharedState.number`), not the round's.
+                version's number (`SharedState.number`), not the round's number.
             participating: the users that train, bool (n_users,), or None for all. Every user is
                 measured.
             abstains: if training diverges, contribute only the count of abstaining parties, so that

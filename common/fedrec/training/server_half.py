@@ -202,7 +202,7 @@ class Travelling:
 
 
 def shape_problem(plan: Plan, n_items: int, shared: SharedState) -> str:
-    """Return what is wrong with a state for a catalogue of this size, or an empty text.
+    """Return the fault of a state for a catalogue of this size, or an empty string.
 
     Pairs of items grow with the rounds, so any number up to all pairs of active items is valid.
     """

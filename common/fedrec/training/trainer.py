@@ -131,7 +131,7 @@ class Trainer:
 
         Args:
             private: the users' private tensors, with n_users as the first axis. They are changed on
-                a processor, and unchanged on a device.
+                a CPU, and unchanged on a device.
         """
         try:
             samples, kept = self._prepared(chunk, private)
@@ -169,7 +169,7 @@ class Trainer:
     def _prepared(self, chunk: Chunk, private: Tensors) -> tuple[Samples, Tensors]:
         """Return a chunk's samples, and the tensors that training writes.
 
-        On a processor, these are the caller's. On a device they are copies, because a block that
+        On a CPU, these are the caller's tensors. On a device they are copies, because a block that
         doesn't fit is trained again.
         """
         algorithm = self._algorithm
@@ -250,7 +250,7 @@ class Trainer:
 
     @property
     def gathers(self) -> bool:
-        """Whether a step covers only its minibatch's rows instead of all of a user's."""
+        """Whether a step covers only its minibatch's rows instead of all of a user's rows."""
         return not any(
             isinstance(each, Adam) or each.decay or (isinstance(each, Sgd) and each.noise)
             for each in self._round.optimisers
@@ -322,7 +322,7 @@ class BlockRoom:
 
 
 def _is_within(size: BlockSize, other: BlockSize) -> bool:
-    """Return True if blocks of one size use at most the memory of those of another."""
+    """Return whether blocks of one size use at most the memory of those of another."""
     return (
         size.n_rows <= other.n_rows
         and size.n_steps <= other.n_steps

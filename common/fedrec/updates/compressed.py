@@ -43,7 +43,7 @@ class Compressed(Dense):
     """A dense update that is compressed.
 
     Attributes:
-        by: whether a user's or a client's change is compressed before it is sent.
+        by: whether a user's change or a client's change is compressed before it is sent.
     """
 
     def __init__(self, settings: UpdateSettings, dim: int) -> None:
@@ -75,9 +75,7 @@ class Compressed(Dense):
 
     @abstractmethod
     def compress_each(self, rows: torch.Tensor, n_items: int) -> torch.Tensor:
-        """Return users' compressed changes, each computed independently.
-
-        A user's result does not depend on the others.
+        """Return users' compressed changes. A user's result does not depend on the others.
 
         Args:
             rows: float32 (n_users, n_rows, dim), the rows that a user touched in ascending order of
@@ -188,7 +186,7 @@ class TopK(Compressed):
         if kept >= flat.shape[1]:
             return rows
         if self.in_numpy and flat.device.type == "cpu":
-            # torch selects eight times slower than numpy on a processor.
+            # torch selects eight times slower than numpy on a CPU.
             values = flat.numpy()
             return torch.from_numpy(np.stack([_largest(row, kept) for row in values])).view_as(rows)
         size = flat.abs()

@@ -118,7 +118,8 @@ class RunStatus:
             the coordinator started.
         awaited: the labels of the members for which the current round waits, or the next one.
         stalled: whether several rounds in a row were abandoned. The run retries automatically.
-        epsilon: the privacy cost of all released noisy sums to a user, or None without noise.
+        epsilon: the privacy cost of all released noisy sums to a user, or None if there is no
+            noise.
         protocol: the items among which held-out ones are ranked, or empty if the coordinator is
             older.
         caution: a warning that must accompany its figures, empty if there is none, or None while it
@@ -250,7 +251,7 @@ class AdminLink:
         Return False while a round of the previous epoch must end first.
 
         Raises:
-            KeysError: the coordinator has this epoch or a later one, or it does not fit.
+            KeysError: the coordinator has this epoch or a later one, or the bundle is inconsistent.
         """
         return bool(self._ask("InstallEpoch", _epoch_parts(bundle), _INSTALL_SECONDS).began)
 

@@ -24,7 +24,7 @@ CHUNK_BYTES = 1024 * 1024
 class Blob:
     """The length and the digest of the chunks that follow.
 
-    The digest is BLAKE3 with 32 bytes. On processors without SHA-256 instructions, SHA-256 took
+    The digest is BLAKE3 with 32 bytes. On CPUs without SHA-256 instructions, SHA-256 took
     longer than sending, writing and adding up together.
     """
 
@@ -66,13 +66,13 @@ class Assembler:
         digest: the announced digest.
         max_bytes: the maximum that is accepted here.
         start: the number of bytes from an earlier attempt.
-        prefix: those bytes, in pieces, for the digest.
+        prefix: the bytes from that attempt, in pieces, for the digest.
         sink: called with each accepted piece, such as a file's `write`. It already has the prefix.
             Without a sink the bytes are kept in memory.
 
     Raises:
-        TooLarge: when more than `max_bytes` are announced.
-        CorruptUpload: when the prefix does not have `start` bytes or is longer than announced.
+        TooLarge: more than `max_bytes` are announced.
+        CorruptUpload: the prefix does not have `start` bytes or is longer than announced.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class Assembler:
         """Accept the next chunk.
 
         Raises:
-            TooLarge: when it has more than 1 MiB.
-            CorruptUpload: when it is empty, out of order, or goes beyond the announced length.
+            TooLarge: the chunk has more than 1 MiB.
+            CorruptUpload: the chunk is empty, out of order, or goes beyond the announced length.
         """
         if len(data) > CHUNK_BYTES:
             raise TooLarge(f"A chunk has {len(data)} bytes, but at most {CHUNK_BYTES} are allowed.")
@@ -144,7 +144,7 @@ class Assembler:
             The bytes, or empty if they went to a sink.
 
         Raises:
-            CorruptUpload: when bytes are missing or the digest differs.
+            CorruptUpload: bytes are missing or the digest differs.
         """
         if self._offset != self._length:
             raise CorruptUpload(f"{self._offset} of {self._length} bytes arrived.")

@@ -92,8 +92,8 @@ class Codec(Generic[Plain, Proto]):
             behind: the assembled bytes that travelled behind it, by field.
 
         Raises:
-            ProtocolError: when a field has an invalid value. The error names the field.
-            VersionMismatch: when the peer speaks another major version.
+            ProtocolError: a field has an invalid value. The error names the field.
+            VersionMismatch: the peer has a different major version.
         """
         name = name or self._name
         found = {

@@ -53,8 +53,8 @@ def check_text(
     """Return a printable string that is not too long.
 
     Raises:
-        TooLarge: when it is longer than `max_chars`.
-        ProtocolError: when it is empty and must not be, or has control characters.
+        TooLarge: the string is longer than `max_chars`.
+        ProtocolError: the string is empty and must not be, or has control characters.
     """
     if len(value) > max_chars:
         raise TooLarge(f"{field} has {len(value)} characters, but at most {max_chars} are allowed.")
@@ -91,7 +91,7 @@ def check_number(value: int, field: str, *, maximum: int = MAX_NUMBER) -> int:
     """Return a number between 0 and `maximum`.
 
     Raises:
-        ProtocolError: it is outside this range. No limit of an honest peer causes this.
+        ProtocolError: the number is outside this range. No limit of an honest peer causes this.
     """
     if not 0 <= value <= maximum:
         raise ProtocolError(f"{field} is {value}, expected 0 to {maximum}.")
@@ -162,8 +162,8 @@ def check_version(value: str, field: str, *, here: str = "this fedrec") -> str:
         here: the party with our version, for the error.
 
     Raises:
-        ProtocolError: when it is not a version.
-        VersionMismatch: when the peer has another major version.
+        ProtocolError: the string is not a version.
+        VersionMismatch: the peer has a different major version.
     """
     found = VERSION.fullmatch(value)
     if not found:

@@ -107,7 +107,7 @@ _CONNECTIONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "Hostname Verification",
-        "The handshake failed: the coordinator's certificate is for another host.",
+        "The handshake failed: the coordinator's certificate is for a different host.",
         "Call a host that is in the certificate (client.coordinator of a client). `fedrec keys "
         "rotate --host NAME` makes a certificate for another one.",
     ),
@@ -300,11 +300,11 @@ class Deadlines:
     """The deadlines of calls.
 
     Attributes:
-        control_seconds: for a request with a short answer.
-        stream_seconds: for a stream, in addition to the time for its bytes.
-        stream_bytes_per_second: speed of the slowest line that is still served.
-        poll_grace_seconds: for a long poll, in addition to the requested wait.
-        goodbye_seconds: for the last call of a client that ends.
+        control_seconds: deadline of a request with a short answer.
+        stream_seconds: deadline of a stream, in addition to the time for its bytes.
+        stream_bytes_per_second: speed of the slowest connection that is still served.
+        poll_grace_seconds: deadline of a long poll, in addition to the requested wait.
+        goodbye_seconds: deadline of the last call of a client that ends.
     """
 
     control_seconds: float = 10.0
@@ -448,7 +448,7 @@ class _Watch:
         if self._expired:
             raise Unreachable(
                 f"A download was not complete within {self._seconds:.0f} seconds.",
-                remedy="Check the line to the coordinator, then retry.",
+                remedy="Check the connection to the coordinator, then retry.",
             )
 
     def _expire(self) -> None:

@@ -137,7 +137,7 @@ class GrpcLink(Link):
         again would take as long as sending it. The coordinator hashes the received bytes.
 
         Raises:
-            CorruptUpload: when the payload differs from what the header announces.
+            CorruptUpload: the payload differs from what the header announces.
         """
         wrong = CorruptUpload("The payload does not have the header's length and digest.")
         if len(payload) != header.length:
@@ -187,7 +187,7 @@ class GrpcLink(Link):
         self._submit(self._submit_snapshot, first, blob)
 
     def published(self, client_id: ClientId, run: str, after: RoundId) -> PublishedRound | None:
-        """Return the first round published after `after`, or None."""
+        """Return the first round published after `after`, or None if there is no such round."""
         request = coordinator_pb2.FetchPublishedRequest(
             run=run, client_id=client_id, after_round=after
         )
@@ -197,7 +197,7 @@ class GrpcLink(Link):
     def snapshot(
         self, client_id: ClientId, run: str, after: RoundId, refused: tuple[bytes, ...] = ()
     ) -> Snapshot | None:
-        """Return a snapshot newer than `after` that is not among the refused ones, or None."""
+        """Return a snapshot newer than `after`, not a refused one, or None if there is none."""
         request = coordinator_pb2.FetchSnapshotRequest(
             run=run, client_id=client_id, after_round=after, refused=refused
         )
@@ -217,7 +217,7 @@ class GrpcLink(Link):
         return bool(receipt.duplicate)
 
     def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: str) -> bytes:
-        """Return what a participant needs for a step of a round."""
+        """Return the material that a participant needs for a step of a round."""
         request = masks_pb2.FetchMasksRequest(
             run=run, round=round_id, client_id=client_id, step=step
         )

@@ -65,12 +65,12 @@ class Link(Protocol):
         """Send this client's report on a published sum."""
 
     def published(self, client_id: ClientId, run: str, after: RoundId) -> PublishedRound | None:
-        """Return the first round published after `after`, or None."""
+        """Return the first round published after `after`, or None if there is no such round."""
 
     def snapshot(
         self, client_id: ClientId, run: str, after: RoundId, refused: tuple[bytes, ...] = ()
     ) -> Snapshot | None:
-        """Return a snapshot newer than `after` that is not among the refused ones, or None.
+        """Return a snapshot newer than `after`, not a refused one, or None if there is none.
 
         Args:
             refused: digests of snapshots that this client could not use, at most `MAX_REFUSED`.
@@ -86,7 +86,7 @@ class Link(Protocol):
         """Send the message of a step. Return whether it was a duplicate."""
 
     def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: str) -> bytes:
-        """Return what the protection needs for a step of a round, as bytes."""
+        """Return the material that the protection needs for a step of a round, as bytes."""
 
     def goodbye(self, client_id: ClientId, code: str) -> None:
         """Report that this client ends, so that rounds need not wait for it.

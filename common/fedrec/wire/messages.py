@@ -117,7 +117,7 @@ class UploadHeader(Signed, CoversRows):
             if the coordinator must not know the model.
         key_list: digest of what the round's clients agreed on before: under masks the list of their
             keys. Empty if there is no agreement.
-        nonce: 16 random bytes that enter the names of the sum's tags, or empty without tags.
+        nonce: 16 random bytes that enter the names of the sum's tags, or empty if it has no tags.
         n_rows, rows_digest: the item rows that the vector covers. See `StatedRows`.
         length: the size of the protected vector in bytes.
         digest: BLAKE3 of those bytes, 32 bytes.
@@ -177,7 +177,7 @@ class RevealStatement(Signed, CoversRows):
         refused: why nothing was opened or published, for operators, or empty.
         paused: cells that sit out, because one of their members made a sum invalid: all of this key
             epoch, in ascending order. The published sum is over the other cells.
-        sequence: one above the previous statement's. The first has 1.
+        sequence: one more than the previous statement's sequence. The first has 1.
         previous: the previous statement's `digest`.
         kind: the kind of the round.
         trained: the number of training rounds in the resulting model.
@@ -368,7 +368,7 @@ class Remembered:
 
     Attributes:
         acknowledged_round: the round of the last acknowledged update, or 0.
-        acknowledged_digest: that update's BLAKE3 digest, or empty.
+        acknowledged_digest: the BLAKE3 digest of that update, or empty.
         statement: the key authority's statement on the client's version, if the coordinator seems
             not to know that round.
         header: the header of that update, if the coordinator seems not to know it.

@@ -56,8 +56,8 @@ class FrameWriter:
             everything after it.
 
     Raises:
-        SettingsError: when the file cannot be created there.
-        StorageError: when the disk refuses the write.
+        SettingsError: the file cannot be created there.
+        StorageError: the disk refuses the write.
     """
 
     def __init__(self, path: Path, *, max_bytes: int) -> None:
@@ -81,7 +81,7 @@ class FrameWriter:
         """Write a frame. Return False if it is left out because the file is full or closed.
 
         Raises:
-            OSError: when the disk refuses the write.
+            OSError: the disk refuses the write.
         """
         if self._file is None:
             return False
@@ -125,7 +125,7 @@ class FrameReader:
         """Yield every whole frame.
 
         Raises:
-            StorageError: when the file is not a recording, or is damaged before its end.
+            StorageError: the file is not a recording, or is damaged before its end.
         """
         self.truncated = self.limited = False
         with self._path.open("rb") as file:

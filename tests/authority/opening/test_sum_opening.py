@@ -105,9 +105,9 @@ def test_a_replayed_contribution(world, key):
     [
         ({"run": "run-0"}, "run-0"),
         ({"federation": "books"}, "books"),
-        ({"epoch": 9}, "contributed to"),
-        ({"catalogue_fingerprint": "00" * 32}, "another catalogue"),
-        ({"plan_fingerprint": "00" * 32}, "another plan"),
+        ({"epoch": 9}, "contribution has"),
+        ({"catalogue_fingerprint": "00" * 32}, "different catalogue"),
+        ({"plan_fingerprint": "00" * 32}, "different plan"),
         ({"protocol_version": "1.0"}, "protocol '1.0'"),
         ({"length": 10}, "announces 10 bytes"),
         ({"kind": "count"}, "a round of kind count from version 0, not of kind train"),

@@ -47,7 +47,7 @@ def test_the_flag_is_the_one_that_errors_name():
 def test_it_needs_something_to_go_on_with(fedrec, settings_file, tmp_path, command):
     outcome = fedrec(command, settings_file, ACCEPT_FLAG)
     assert outcome.code == 2
-    assert "Give --resume" in outcome.err
+    assert "Add --resume" in outcome.err
     assert not (tmp_path / "runs").exists()
 
 

@@ -110,7 +110,7 @@ def test_missing_columns_are_named(tmp_path, header, names, message):
 
 def test_column_names_without_a_header_are_refused(tmp_path):
     path = write(tmp_path, *SAME_DATA["u.data"])
-    with pytest.raises(DataError, match="cannot be combined with --user-column"):
+    with pytest.raises(DataError, match="support --user-column"):
         read_interactions(path, Reading(layout="u.data", user_column="user"))
 
 

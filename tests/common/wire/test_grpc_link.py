@@ -320,7 +320,7 @@ def test_what_a_handshake_refuses_is_told_in_our_words(serve, coordinator, value
     [
         (-4_000, "127.0.0.1", "the coordinator's certificate has expired"),
         (4_000, "127.0.0.1", "the coordinator's certificate is not valid yet"),
-        (0, "elsewhere.example", "the coordinator's certificate is for another host"),
+        (0, "elsewhere.example", "the coordinator's certificate is for a different host"),
     ],
 )
 def test_whose_certificate_is_wrong_is_told(values, days, host, said):

@@ -1,6 +1,6 @@
 """Compiled kernels, one file each: optional, and at least twice as fast as the trainer.
 
-An accelerator trains users on a processor like the algorithm of its name, one user after the other
+An accelerator trains users on a CPU like the algorithm of its name, one user after the other
 with all data of that user in the cache. A user's result depends on that user alone, and sums are
 integers. So results do not depend on threads, chunks and order, nor on whether code was just
 compiled or comes from the cache. `compiled` has the parts that all of them share.
@@ -28,7 +28,7 @@ __all__ = ["ACCELERATORS", "Accelerator", "accelerator_for"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """A compiled kernel that trains users on a processor by an algorithm's rules.
+    """A compiled kernel that trains users on a CPU by an algorithm's rules.
 
     Attributes:
         version: incremented whenever it gives other bits.

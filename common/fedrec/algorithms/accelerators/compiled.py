@@ -316,7 +316,7 @@ def _draw(drawn, positives, excluded, n_items, key, per_positive):
 def begin_user(user, sampled, per_positive, items, has_basis, space):
     """Draw a user's samples and give each distinct item a row. Return (samples, rows).
 
-    A row begins as the item's, or with zeros if there is a basis between the two.
+    A row begins as the item's row, or with zeros if there is a basis between the two.
     """
     own = sampled.positives[sampled.pointers[user] : sampled.pointers[user + 1]]
     others = sampled.excluded[sampled.excluded_pointers[user] : sampled.excluded_pointers[user + 1]]

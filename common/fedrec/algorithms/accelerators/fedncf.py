@@ -165,11 +165,11 @@ class _Layers(NamedTuple):
         blocks: rows of items as columns, (n_blocks, dim, samples).
         constant: the user's part of the first layer, (units,).
         first, second, third: values of the layers' units.
-        errors: by the score, (1, samples).
-        by_first, by_second, by_third: derivatives by the units before ReLU.
-        by_items: derivatives by the rows of items, (dim, samples).
-        by_vector: derivatives by p, (dim,).
-        gradient: by the network, flat.
+        errors: derivatives of the loss with respect to the scores, (1, samples).
+        by_first, by_second, by_third: derivatives with respect to the units before ReLU.
+        by_items: derivatives with respect to the rows of items, (dim, samples).
+        by_vector: derivatives with respect to p, (dim,).
+        gradient: derivatives with respect to the network's parameters, flattened.
     """
 
     blocks: NDArray[np.float32]
@@ -251,7 +251,7 @@ def _add_outer(gradient, slopes, values):
 
 @njit(**COMPILED)
 def _add_sums(gradient, slopes, ones):
-    """Add the sums over samples to a layer's gradient by its biases."""
+    """Add the sums over samples to a layer's gradient with respect to its biases."""
     for row in range(len(slopes)):
         gradient[row] += dots((row_at(slopes, row),), (ones,))[0]
 
@@ -270,7 +270,7 @@ def _forward(units, weights, constant, values):
 
 @njit(**COMPILED)
 def _backward(slopes, weights, units, above):
-    """Write the derivatives by a layer's inputs, from those of the layer above."""
+    """Write the derivatives with respect to a layer's inputs, from those of the layer above."""
     slopes[:] = _ZERO
     _add_product(slopes, weights.T, above)
     for row in range(len(slopes)):

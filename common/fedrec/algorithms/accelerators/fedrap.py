@@ -182,7 +182,7 @@ class _Room(NamedTuple):
     Attributes:
         own_rows: D of the rows that the user touches, float32 (n_rows, dim).
         shares: each row's share of the minibatch's samples, float32 (n_rows,).
-        gradient: derivative by w, float32 (dim,).
+        gradient: derivative with respect to w, float32 (dim,).
         terms: derivatives of a row's regularisers, float32 (dim,).
         ones: float32 (dim,).
     """

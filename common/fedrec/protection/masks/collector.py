@@ -148,7 +148,7 @@ class Collector:
         if self._ring and holders != self._ring[own]:
             raise MalformedUpdate("The shares aren't for the client's neighbours.")
         if len(holders) != self.graph.degree or own in holders:
-            raise MalformedUpdate(f"Give shares for {self.graph.degree} other clients.")
+            raise MalformedUpdate(f"Pass shares for {self.graph.degree} other clients.")
         if holders[-1] >= self.graph.n_clients:
             raise MalformedUpdate("A share is for a client that isn't in the list of keys.")
         _put(self._bundles, own, bundle)
@@ -191,7 +191,7 @@ class Collector:
             message: `MaskWords.message` of the masked words.
 
         Raises:
-            MalformedUpdate: the message has another length, plan or kind.
+            MalformedUpdate: the message has the wrong length, plan or kind.
             RoundClosed: the vector is late, or its shares were.
         """
         self._expect("vectors")
@@ -251,7 +251,7 @@ class Collector:
         self.step = "answers"
 
     def signatures_for(self, client_id: ClientId) -> dict[int, bytes]:
-        """Return the signatures that a participant needs: its neighbours', or a quorum of all."""
+        """Return the signatures that a participant needs: those of its neighbours, or a quorum."""
         own = self._sharer(client_id)
         if self._terms.tolerance.malicious:
             return dict(self._signatures)

@@ -90,7 +90,7 @@ class KeyAdvertisement:
 
         Raises:
             NotInRoster: the client isn't a member.
-            BadSignature: a key was replaced, or belongs to another round.
+            BadSignature: a key was replaced, or belongs to a different round.
         """
         verify(roster.member(self.client_id).signing_key, self.statement(terms), self.signature)
 
@@ -284,7 +284,8 @@ def open_shares(
         plain = b""
     if len(plain) != 2 * SHARE_BYTES:
         raise BadSignature(
-            "Encrypted shares don't open: they were changed, or made for another pair or round."
+            "Encrypted shares can't be decrypted: they were changed, or made for a different "
+            "pair or round."
         )
     return plain[:SHARE_BYTES], plain[SHARE_BYTES:]
 

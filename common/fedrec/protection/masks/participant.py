@@ -156,7 +156,7 @@ class Participant(Secret):
 
     def __init__(self, terms: MaskTerms, client_id: ClientId, state: ParticipantState) -> None:
         if state.terms != _terms_digest(terms, client_id):
-            raise KeysError("The stored state of a participant belongs to another round.")
+            raise KeysError("The stored state of a participant belongs to a different round.")
         self._terms = terms
         self._client_id = client_id
         self._state = state
@@ -175,7 +175,7 @@ class Participant(Secret):
         """Resume from the state that `to_bytes` returned.
 
         Raises:
-            KeysError: the bytes are damaged or belong to another round.
+            KeysError: the bytes are damaged or belong to a different round.
         """
         return cls(terms, client_id, ParticipantState.from_bytes(raw))
 
@@ -265,7 +265,7 @@ class Participant(Secret):
         Raises:
             MalformedUpdate: the inbox isn't consistent.
             RevealRefused: too few neighbours remain.
-            SplitView: all shares were made for another list of keys than this client's.
+            SplitView: all shares were made for a list of keys that differs from this client's list.
         """
         self._expect("shared")
         state, own = self._state, self._own
@@ -277,8 +277,8 @@ class Participant(Secret):
         held = self._open_all(inbox, round_digest)
         if inbox.owners and not held:
             raise SplitView(
-                f"None of the shares of {len(inbox.owners)} clients can be opened. They were made "
-                "for another list of keys than the one that this client received.",
+                f"None of the shares of {len(inbox.owners)} clients can be opened. They were "
+                f"made for a different list of keys from the one that this client received.",
                 remedy=_SPLIT,
             )
         partners = (shared & set(state.holders)) | set(inbox.owners)
@@ -332,7 +332,7 @@ class Participant(Secret):
         state = self._state
         if state.phase == "signed" and survivors != state.survivors:
             raise SplitView(
-                "This client signed another set of survivors for this round.", remedy=_SPLIT
+                "This client signed a different set of survivors for this round.", remedy=_SPLIT
             )
         count = len(state.key_list.keys)
         found = messages.unpack(survivors, count)
@@ -353,7 +353,7 @@ class Participant(Secret):
         Raises:
             RevealRefused: fewer neighbours than the threshold, or fewer clients than the quorum,
                 signed the same set.
-            SplitView: a client signed another set, or for another list of keys.
+            SplitView: a client signed a different set, or a different list of keys.
         """
         self._expect("signed")
         state, graph = self._state, self._graph
@@ -391,8 +391,8 @@ class Participant(Secret):
         if others := len(signed - agreeing):
             # An honest coordinator verifies a signature before it relays it.
             raise SplitView(
-                f"{others} of {len(signed)} clients signed other survivors, or another list of "
-                "keys, than this client received.",
+                f"{others} of {len(signed)} clients signed different survivors, or a "
+                f"different list of keys, from those that this client received.",
                 remedy=_SPLIT,
             )
         return agreeing

@@ -61,7 +61,7 @@ def split(
             exposed.
 
     Raises:
-        KeysError: the secret has another length, or there are fewer places than the threshold.
+        KeysError: the secret has the wrong length, or there are fewer places than the threshold.
     """
     wanted = tuple(places)
     if len(secret) != SECRET_BYTES:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def can_be_made_again(algorithm: Algorithm) -> bool:
-    """Return True if another process can import the class, unlike one from a notebook's cell."""
+    """Return whether another process can import the class, unlike one from a notebook's cell."""
     kind = type(algorithm)
     return kind.__module__ != "__main__" and "<locals>" not in kind.__qualname__
 
@@ -74,7 +74,7 @@ class Job:
     """One round's training of one party's users.
 
     Attributes:
-        accelerator: the compiled code that trains on a processor in place of the trainer, or None.
+        accelerator: the compiled code that trains on a CPU in place of the trainer, or None.
         start: the model that all users start from.
         participating: the users that train, bool (n_users,), or None for all.
         private: the users' refreshed private tables.

@@ -362,7 +362,7 @@ def _error_of(answer: dict[str, Any], words: str) -> FedrecError:
 
 
 def fits_processes(job: Job) -> bool:
-    """Return True if a job uses the trainer on a processor, and its algorithm can be imported.
+    """Return whether a job uses the trainer on a CPU, and its algorithm can be imported.
 
     Compiled code has its own threads. Exact solutions and devices gain nothing from processes.
     """

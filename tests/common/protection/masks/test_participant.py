@@ -62,7 +62,7 @@ def test_a_set_is_signed_once_also_after_a_restart():
     first = cohort.participants[0].sign(pack(range(4), 4), person, cohort.roster)
     cohort.restart(0)
     assert cohort.participants[0].sign(pack(range(4), 4), person, cohort.roster) == first
-    with pytest.raises(RevealRefused, match="another set"):
+    with pytest.raises(RevealRefused, match="different set"):
         cohort.participants[0].sign(pack({0, 1, 2}, 4), person, cohort.roster)
 
 
@@ -96,7 +96,7 @@ def test_shares_need_enough_equal_signatures():
             participant.give(signatures, cohort.roster)
     # Enough are good, and still no honest coordinator would hand the others on.
     for wrong, lied in ((foreign, "5 of 6"), (everybody | {1: bytes(64)}, "1 of 6")):
-        with pytest.raises(SplitView, match=f"{lied} clients signed other survivors"):
+        with pytest.raises(SplitView, match=f"{lied} clients signed different survivors"):
             participant.give(wrong, cohort.roster)
     four = {position: everybody[position] for position in sorted(everybody)[:4]}
     given = participant.give(four, cohort.roster)

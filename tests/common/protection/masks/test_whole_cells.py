@@ -117,7 +117,7 @@ def test_two_sets_of_whole_cells_are_not_both_signed():
         participant, person = cohort.participants[own], cohort.people[own]
         participant.sign(both, person, cohort.roster)
         cohort.restart(own)
-        with pytest.raises(RevealRefused, match="another set"):
+        with pytest.raises(RevealRefused, match="different set"):
             cohort.participants[own].sign(one, person, cohort.roster)
 
 
