@@ -34,11 +34,13 @@ from fedrec.ids import RoundId
 from fedrec.plan.agreement import plan_from_json, plan_to_json
 from fedrec.plan.exposure import check_member_exposure, check_own_floor, check_users
 from fedrec.plan.schema import Plan
+from fedrec.recommender.tail import check_tail_users
 from fedrec.settings.schema import Settings
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished
 from fedrec_client.connecting import certificate_path, invited_link, open_link, saying_goodbye
 from fedrec_client.joining import SHOWN_CHARS, RosterChain, join, waiting_detail
+from fedrec_client.recommending import own_recommender
 from fedrec_client.round.local_model import ClientContext, LocalModel
 from fedrec_client.session import Session
 from fedrec_client.state.private_store import PrivateStore
@@ -178,6 +180,7 @@ class ClientApp:
                     is_told = full_at != _kept(store)
                     ended = self._work(store, membership, link, journal, is_told=is_told)
                     if ended is not None:
+                        self._tell_tail(store, journal)
                         return self._outcome(store, ended)
                     asked = 0
                     continue
@@ -375,6 +378,8 @@ class ClientApp:
         client, roster = self._settings.client, membership.roster
         check_users(membership.plan, n_users)
         check_own_floor(client.minimum_own_item_users, n_users)
+        if client.tail:
+            check_tail_users(n_users)
         check_member_exposure(
             membership.plan,
             n_cells=len(roster.partition.in_use),
@@ -437,6 +442,12 @@ class ClientApp:
         store.bind(pin, membership.epoch, new_run=self._new_run, provenance=present)
         # Otherwise, a client that is removed later would apply again automatically.
         self._new_run = False
+
+    def _tell_tail(self, store: PrivateStore, journal: RoundJournal) -> None:
+        """Tell what this client's own scores are worth on its validation items."""
+        if self._settings.client.tail and store.state.shared is not None:
+            own = own_recommender(self._settings)
+            journal.tell("tail_at_home", own.round, detail=str(own.tail))
 
     def _outcome(self, store: PrivateStore, ended: Finished) -> ClientOutcome:
         state, measured = store.state, plan_from_json(store.state.pin.plan_json.encode()).evaluation

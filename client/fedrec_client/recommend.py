@@ -99,6 +99,8 @@ def recommend(
         found = similar_items(settings, similar, wanted, which=which)
     else:
         found = recommend_items(settings, user, wanted, which=which)
+    if found.tail is not None:
+        typer.echo(f"Tail at home: {found.tail}.", err=True)
     return Result(content=asdict(found), text=_recommended(found))
 
 

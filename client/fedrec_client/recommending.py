@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from fedrec.cli.flags import items_of_flag
 from fedrec.data import Catalogue, UserSplit
-from fedrec.data.reading import DataSettings
 from fedrec.data.source import check_one_party, read_users
 from fedrec.data.splits import leave_one_out, undivided
 from fedrec.data.writing import no_formula, prepare_folder
@@ -44,6 +43,7 @@ from fedrec.recommender import (
     UsersFile,
 )
 from fedrec.recommender.ranking import Ids, Scores
+from fedrec.recommender.tail import LocalTail, TailFigures, check_tail_users, figures_of, weighed
 from fedrec.settings.schema import ClientSettings, Settings
 from fedrec_client.state.held_model import HeldModel, Which, read_held_model
 
@@ -64,23 +64,53 @@ def own_recommender(settings: Settings, which: Which = "best") -> Recommender:
     """
     check_one_party(settings.data)
     held = read_held_model(settings, which)
-    users = users_of(settings.data, held)
-    known = UsersFile.of(users, private_of(settings.client, held, users))
-    return Recommender(model_file_of(held), held.catalogue, known)
+    users = users_of(settings, held)
+    private = private_of(settings.client, held, users)
+    own = Recommender(model_file_of(held), held.catalogue, UsersFile.of(users, private))
+    if not settings.client.tail:
+        return own
+    figures = tail_of(settings.client, held, users, private)
+    return own.with_tail(settings.client.tail_minimum_users, figures)
 
 
-def users_of(data: DataSettings, held: HeldModel) -> UserSplit:
+def tail_of(
+    client: ClientSettings, held: HeldModel, users: UserSplit, private: PrivateState
+) -> TailFigures:
+    """Return the weight of the items that don't travel, chosen on the client's own validation.
+
+    Raises:
+        SettingsError: there are too many users.
+    """
+    check_tail_users(len(users))
+    # Validation is told by what training saw. Recommendations rest on whole histories.
+    trained = UsersFile(
+        user_ids=users.user_ids,
+        private=private,
+        seen_indptr=users.train_indptr,
+        seen_items=users.train_items,
+    )
+    model = Recommender(model_file_of(held), held.catalogue, trained)
+    tail = LocalTail(
+        users.train_indptr, users.train_items, model.travelling, client.tail_minimum_users
+    )
+    scores = ((np.array([row]), found[None]) for row, found in enumerate(model.scores()))
+    at = held.plan.evaluation.at
+    return figures_of(tail, weighed(tail, users, scores), at)
+
+
+def users_of(settings: Settings, held: HeldModel) -> UserSplit:
     """Return the client's users if their vectors are the stored ones.
 
-    Held-out interactions are separated only if training needs it.
+    Held-out interactions are separated only if training or the tail at home needs it.
 
     Raises:
         StorageError: they are other users.
         DataError: the data cannot be used.
     """
-    check_one_party(data)
-    divide = leave_one_out if needs_training_code(held) else undivided
-    users, _ = read_users(data, held.catalogue, reader="a client", divide=divide)
+    check_one_party(settings.data)
+    whole = not (settings.client.tail or needs_training_code(held))
+    divide = undivided if whole else leave_one_out
+    users, _ = read_users(settings.data, held.catalogue, reader="a client", divide=divide)
     if users_digest(users) != held.pin.users:
         raise StorageError(
             "The data file has other users than the stored vectors.",
@@ -136,10 +166,15 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendations:
-    """A user's recommendations, and the round of the model behind them."""
+    """A user's recommendations, and the round of the model behind them.
+
+    Attributes:
+        tail: about the items that don't travel, if `client.tail` is set.
+    """
 
     version: RoundId
     items: tuple[Recommendation, ...]
+    tail: TailFigures | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +235,7 @@ def recommend(
     found = own.recommend(
         user_id, wanted.n, exclude_seen=wanted.exclude_seen, block=block, candidates=candidates
     )
-    return Recommendations(version=own.round, items=ranked(own.catalogue, found))
+    return Recommendations(version=own.round, items=ranked(own.catalogue, found), tail=own.tail)
 
 
 def similar(

@@ -127,7 +127,7 @@ def test_a_folder_that_was_copied_after_it_enrolled(tmp_path, start):
         said = refused(kits.client("copy"), "folder_is_old_or_copied")
     finally:
         second.process.send_signal(signal.SIGCONT)
-    assert "it is an older copy, or another copy of it runs" in said
+    assert "It is an older copy, or another copy runs" in said
     assert "Run the newest copy of the folder, and only that one" in said
     finished(first, second, third)
     assert coordinator.ended() == 0, coordinator.told

@@ -85,7 +85,7 @@ def test_a_signal_leaves_a_run_that_goes_on(start, tmp_path, arguments, number, 
     assert running.ended() == 130, running.told
     assert not [child for child in children if is_running(child)]
     assert "Traceback" not in running.told
-    again = re.findall(r"[Gg]o on with: fedrec (.*)", running.told)
+    again = re.findall(r"To resume: fedrec (.*)", running.told)
     assert len(again) == (2 if arguments == SEEDS else 1), running.told
     if arguments[0] == "simulate":
         folder = tmp_path / re.findall(r"--resume (\S+)", again[0])[0]

@@ -98,7 +98,7 @@ def test_client_folder_copied(found, tmp_path):
     federation.clients.remove(second)
     with gate:
         error = second.failure()
-        assert type(error) is FolderIsOld and "another copy of it runs" in error.message
+        assert type(error) is FolderIsOld and "another copy runs" in error.message
     assert not [event for event in second.events if event.name == "sent"]
     check_against_one_process(federation)
 

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections import defaultdict
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -20,9 +21,11 @@ from fedrec.plan.layout import Layout
 from fedrec.plan.travelling_rows import ROW_STEP
 from fedrec.wire.chunks import Blob
 from fedrec.wire.recording import FrameReader
+from fedrec.wire.v1 import update_pb2
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_lab.audit.wire import audit_wire
+from fedrec_lab.audit.wire.reading import body_of
 from fedrec_server.service.wire_recorder import WireRecorder
 
 N_CLIENTS, N_ROUNDS = 3, 5
@@ -253,3 +256,40 @@ def test_a_full_disk_ends_the_recording_and_the_run_goes_on(recorded, tmp_path, 
 def test_without_a_recorder_nothing_is_put_in_front(found):
     federation = found(plan_of("none"))
     assert federation.coordinator._recorder is None
+
+
+def sent_updates(folder):
+    """Return the recorded bodies of all updates by round, and all methods that were called."""
+    (path,) = folder.iterdir()
+    rounds, bodies, called = {}, defaultdict(bytes), set()
+    for frame in FrameReader(path):
+        called.add((frame.method, frame.kind))
+        if frame.method.endswith("SubmitUpdate") and frame.kind == "request":
+            part = update_pb2.UploadPart.FromString(frame.message)
+            if part.WhichOneof("part") == "header":
+                rounds[frame.call] = part.header.round
+            bodies[frame.call] += part.chunk.data
+    found = sorted((rounds[call], body_of(body)) for call, body in bodies.items() if body)
+    return found, called
+
+
+def test_tail_at_home_changes_no_byte_of_an_update(found, tmp_path):
+    """Both runs have the same data. What a client knows better, it tells nobody."""
+    recorded, told = {}, []
+    for tail in (False, True):
+        folder = tmp_path / f"recording-{tail}"
+        recorder = WireRecorder(folder, max_bytes=1 << 30)
+        federation = found(plan_of("none", algorithm="ease"), recorder=recorder)
+        run(
+            federation,
+            client__tail=tail,
+            on_event=told.append,
+            accept_exposure=True,
+        )
+        federation.stop()
+        recorded[tail] = sent_updates(folder)
+    assert len(recorded[True][0]) == N_CLIENTS * N_ROUNDS
+    assert recorded[True] == recorded[False]
+    figures = [event.detail for event in told if event.name == "tail_at_home"]
+    assert len(figures) == N_CLIENTS
+    assert all("items that don't travel, chosen by" in detail for detail in figures)

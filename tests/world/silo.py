@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from conformance.party import N_ITEMS, ROUND, Party, plan_of
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.data import Catalogue, UserSplit, generate, leave_one_out
+from fedrec.data import Catalogue, Interactions, UserSplit, generate, leave_one_out
 from fedrec.evaluation.metrics import Rates
 from fedrec.follower.stored_state import RunPin, users_digest
 from fedrec.ids import RoundId
@@ -25,9 +27,13 @@ class Silo:
     Args:
         folder: an empty one.
         algorithm: by its name.
+        rare: who has which items that nobody else has, as the oldest ones; nobody has others of
+            these items.
     """
 
-    def __init__(self, folder: Path, algorithm: str = "fedmf") -> None:
+    def __init__(
+        self, folder: Path, algorithm: str = "fedmf", rare: Sequence[tuple[str, str]] = ()
+    ) -> None:
         self.folder = folder
         self.state = folder / "state"
         self.settings_file = folder / "client.toml"
@@ -36,10 +42,15 @@ class Silo:
         self.catalogue = Catalogue.of(
             made.catalogue.item_ids, [f"Film {item}" for item in made.catalogue.item_ids]
         )
-        self.write_data(
-            list(zip(made.interactions.user_ids, made.interactions.item_ids, strict=True))
+        items = {item for _, item in rare}
+        rows = zip(made.interactions.user_ids, made.interactions.item_ids, strict=True)
+        self.write_data([*rare, *(row for row in rows if row[1] not in items)])
+        interactions = Interactions(
+            user_ids=np.array([user for user, _ in self.rows], dtype=object),
+            item_ids=np.array([item for _, item in self.rows], dtype=object),
+            timestamps=np.arange(len(self.rows)),
         )
-        self.users: UserSplit = leave_one_out(made.interactions, self.catalogue)
+        self.users: UserSplit = leave_one_out(interactions, self.catalogue)
         self.settings_file.write_text(
             '[data]\npath = "data.csv"\n[client]\nstate = "state"\ndevice = "cpu"\n'
         )

@@ -26,11 +26,13 @@ from fedrec.model.state import PrivateState
 from fedrec.processes import child_command, ignore_stop_signals
 from fedrec.recommender import Recommender, UsersFile
 from fedrec.recommender.ranking import Ids, Scores
+from fedrec.recommender.tail import TailFigures
 from fedrec.settings.schema import ClientSettings, Settings
 from fedrec_client.recommending import (
     model_file_of,
     needs_training_code,
     private_of,
+    tail_of,
     users_of,
 )
 from fedrec_client.serve.request_reading import Recommend, Refusal, Similar
@@ -100,6 +102,7 @@ class ServedModel:
                 exclude=had if question.exclude_seen else (),
                 candidates=candidates,
                 block=block,
+                history=had,
             )
         except SettingsError as error:
             raise Refusal("no_fold_in", error.message, "Ask for a known user.") from None
@@ -192,11 +195,13 @@ class ModelChange:
     Attributes:
         version: the served version, or None.
         run: its run, or empty without one.
+        tail: about the items that don't travel, if `client.tail` is set.
         problem: why a newer version is not served, or empty.
     """
 
     version: RoundId | None
     run: str = ""
+    tail: str = ""
     problem: str = ""
 
     def __str__(self) -> str:
@@ -204,7 +209,8 @@ class ModelChange:
             return f"not ready: {self.problem}"
         if self.problem:
             return f"version {self.version} stays in service: {self.problem}"
-        return f"version {self.version} is served"
+        tail = f" (tail at home: {self.tail})" if self.tail else ""
+        return f"version {self.version} is served{tail}"
 
 
 def log_change(change: ModelChange) -> None:
@@ -222,10 +228,14 @@ def log_change(change: ModelChange) -> None:
 _ERROR, _USERS = b"E", b"U"
 
 
-def read_users_apart(settings: Settings, which: Which, version: RoundId) -> UsersFile:
+_Read = tuple[UsersFile, TailFigures | None]
+
+
+def read_users_apart(settings: Settings, which: Which, version: RoundId) -> _Read:
     """Read the users with their histories, and with parameters if those must be computed.
 
-    If the state folder already has the parameters, `private` is empty.
+    If the state folder already has the parameters, `private` is empty. With `client.tail` the
+    weight of the items that don't travel is chosen, too.
 
     Args:
         version: the version for which users are needed.
@@ -256,15 +266,19 @@ def read_users_apart(settings: Settings, which: Which, version: RoundId) -> User
         said = json.loads(content)
         type_of = errors.ERRORS.get(said["code"], StorageError)
         raise type_of(said["message"], remedy=said["remedy"])
-    return UsersFile.from_bytes(content, "the users' data")
+    figures, _, content = content.partition(b"\n")
+    tail = TailFigures(**found) if (found := json.loads(figures)) else None
+    return UsersFile.from_bytes(content, "the users' data"), tail
 
 
-def _users(held: HeldModel, settings: Settings) -> UsersFile:
-    users = users_of(settings.data, held)
-    private = PrivateState.of({})
-    if needs_training_code(held):
-        private = private_of(settings.client, held, users)
-    return UsersFile.of(users, private)
+def _users(held: HeldModel, settings: Settings) -> _Read:
+    users, tail = users_of(settings, held), None
+    private = private_of(settings.client, held, users)
+    if settings.client.tail:
+        tail = tail_of(settings.client, held, users, private)
+    if not needs_training_code(held):
+        private = PrivateState.of({})
+    return UsersFile.of(users, private), tail
 
 
 def _main() -> None:
@@ -282,12 +296,12 @@ def _main() -> None:
         held = read_held_model(settings, asked["which"])
         if held.version != asked["version"]:
             raise StorageError("The state folder has moved on to another version in the meantime.")
-        users = _users(held, settings)
+        users, tail = _users(held, settings)
     except FedrecError as error:
         said = {"code": error.code, "message": error.message, "remedy": error.remedy}
         answers.write(_ERROR + json.dumps(said).encode())
     else:
-        answers.write(_USERS)
+        answers.write(_USERS + json.dumps(tail and asdict(tail)).encode() + b"\n")
         answers.writelines(users.parts())
     answers.flush()
 
@@ -299,7 +313,7 @@ _UsersKey = tuple[_Stamp, str, str]
 """The data file, its users, and the catalogue with the rows of their histories."""
 _LONGEST_PAUSE = 64
 """The largest number of looks after which reading is tried again."""
-_ReadUsers = Callable[[Settings, Which, RoundId], UsersFile]
+_ReadUsers = Callable[[Settings, Which, RoundId], _Read]
 
 
 class ModelHolder:
@@ -392,10 +406,14 @@ class ModelHolder:
         if name == self._name and not data_changed and self.problem is None:
             return
         held = read_held_model(self._settings, self._which)
-        users = self._users_of(held, fresh=needs_training_code(held))
+        client = self._settings.client
+        # The weight of the tail belongs to a version, as parameters do that must be computed.
+        users, tail = self._users_of(held, fresh=client.tail or needs_training_code(held))
         if not users.private.tensors and held.private is not None:
             users = replace(users, private=held.private)
         recommender = Recommender(model_file_of(held), held.catalogue, users)
+        if tail is not None:
+            recommender = recommender.with_tail(client.tail_minimum_users, tail)
         # A warm-up prepares what later requests need. An algorithm that scores with torch imports
         # it here.
         recommender.recommend(recommender.user_ids[:1], 1)
@@ -405,15 +423,15 @@ class ModelHolder:
         if before is None or before.recommender.round != held.version:
             self._on_change(_change_of(self.current))
 
-    def _users_of(self, held: HeldModel, *, fresh: bool) -> UsersFile:
+    def _users_of(self, held: HeldModel, *, fresh: bool) -> _Read:
         """Return the users and their histories, reading them only if they may have changed."""
         key = (self._stamps()[2], held.pin.users, held.pin.catalogue_fingerprint)
         if self._users is not None and self._users[0] == key and not fresh:
-            return self._users[1]
-        users = self._read_users(self._settings, self._which, held.version)
+            return self._users[1], None
+        users, tail = self._read_users(self._settings, self._which, held.version)
         if not fresh:
             self._users = (key, users)
-        return users
+        return users, tail
 
 
 def _stamp(path: Path) -> _Stamp:
@@ -440,7 +458,9 @@ def _as_known(error: Exception) -> FedrecError:
 def _change_of(served: ServedModel | None, problem: str = "") -> ModelChange:
     if served is None:
         return ModelChange(version=None, problem=problem)
-    return ModelChange(version=served.recommender.round, run=served.run, problem=problem)
+    recommender = served.recommender
+    tail = "" if recommender.tail is None else str(recommender.tail)
+    return ModelChange(version=recommender.round, run=served.run, tail=tail, problem=problem)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,9 @@ from fedrec.cli.flags import ACCEPT_EXPOSURE, AcceptExposure
 from fedrec.cli.terminal import Result, count_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fedrec.algorithms.proposal import DataShape, Proposal
     from fedrec.settings.starter import Starter
 
 
@@ -29,6 +32,7 @@ EPILOG = "\n".join(
         "Examples:",
         "  fedrec init",
         "  fedrec init --data data/interactions.csv --clients 3",
+        "  fedrec init --auto data/interactions.csv --clients 3",
         "  fedrec init --clients north,south,west --address fedrec.example:7447",
         *(f"  fedrec init --algorithm {name} --clients 3" for name in _OTHERS),
         "  fedrec init plain.toml --protection none --name trial",
@@ -58,6 +62,13 @@ def init(
         Path | None,
         typer.Option(help="Interactions, for data.path and to size federation.maximum_users."),
     ] = None,
+    auto: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DATA",
+            help="Like --data, and propose algorithm and sizes from the data's shape.",
+        ),
+    ] = None,
     clients: Annotated[
         str,
         typer.Option(help="The clients' names, as in a,b,c, or their number, or 0 if unknown."),
@@ -73,7 +84,18 @@ def init(
 
     With --data, the command reads the file once. It sets federation.maximum_users to the next power
     of two that is at least twice the number of users, so clients can join later.
+
+    --auto says why it proposes what it writes. It proposes ease only with --accept-exposure, since
+    ease discloses exact pair counts to every client. `fedrec tune` tries other settings.
     """
+    from fedrec.errors import SettingsError
+
+    if auto is not None and (data is not None or algorithm != _START):
+        raise SettingsError(
+            "--auto names the data and chooses the algorithm.",
+            remedy="Omit --data and --algorithm, or omit --auto.",
+        )
+    data = auto or data
     starter, n_items = write_settings(
         path,
         algorithm=algorithm,
@@ -84,16 +106,26 @@ def init(
         name=name,
         force=force,
         accept_exposure=accept_exposure,
+        auto=auto is not None,
     )
     n_users = starter.n_users
     accepted = f" {ACCEPT_EXPOSURE}" if accept_exposure else ""
     following = _next_commands(path, data, starter, accepted)
     counted = f"{data} has {count_of(n_users, 'user')} and {count_of(n_items, 'item')}."
     return Result(
-        content={"path": str(path), "n_users": n_users, "n_items": n_items, "next": following},
+        content={
+            "path": str(path),
+            "n_users": n_users,
+            "n_items": n_items,
+            "algorithm": starter.algorithm,
+            "reasons": starter.reasons,
+            "next": following,
+        },
         text=(
             f"Wrote {path}.",
             *((counted,) if data is not None else ()),
+            *((f"Proposed: {starter.algorithm}.",) if starter.reasons else ()),
+            *starter.reasons,
             "Next:",
             *(f"  {command}" for command in following),
         ),
@@ -112,8 +144,12 @@ def write_settings(
     name: str = "",
     force: bool = False,
     accept_exposure: bool = False,
+    auto: bool = False,
 ) -> tuple[Starter, int]:
     """Write a first settings file. Return its settings, and the number of items in the data.
+
+    Args:
+        auto: choose the algorithm and its sizes by the data's shape.
 
     Raises:
         SettingsError: the file exists, the folder isn't writable, or the choices can't be combined.
@@ -133,15 +169,20 @@ def write_settings(
     folder = path.parent
     if catalogue is None and data is not None and (data.parent / CATALOGUE_FILE).is_file():
         catalogue = data.parent / CATALOGUE_FILE
-    n_users, n_items = _count(data) if data is not None else (0, 0)
+    shape = None if data is None else _shape_of(data)
+    proposal = None
+    if shape is not None and auto:
+        proposal = _proposed(shape, protection, max(len(clients), 3), accept_exposure)
     starter = Starter(
         name=_checked_name(name) if name else _folder_name(folder),
-        algorithm=algorithm,
+        algorithm=algorithm if proposal is None else proposal.algorithm,
+        proposed={} if proposal is None else proposal.values,
+        reasons=() if proposal is None else proposal.reasons,
         protection=protection,
         clients=clients,
         n_clients=len(clients),
         address=address and address_to_call(address, "--address"),
-        n_users=n_users,
+        n_users=0 if shape is None else shape.n_users,
         data="" if data is None else _relative(data, folder),
         catalogue="" if catalogue is None else _relative(catalogue, folder),
     )
@@ -152,7 +193,7 @@ def write_settings(
             file.write(starter.text(path.name))
     except OSError as error:
         raise unwritten(path, error, "Choose another folder.") from None
-    return starter, n_items
+    return starter, 0 if shape is None else shape.n_items
 
 
 def client_names(clients: str) -> tuple[str, ...]:
@@ -172,13 +213,55 @@ def client_names(clients: str) -> tuple[str, ...]:
         ) from None
 
 
-def _count(data: Path) -> tuple[int, int]:
+def _shape_of(data: Path) -> DataShape:
+    """Return the shape of data, with rows as the starting settings train them."""
+    import numpy as np
+
+    from fedrec.algorithms.proposal import DataShape
     from fedrec.data.source import kept_and_items, read_source
+    from fedrec.settings.starter import MINIMUM_ITEM_USERS
 
     settings = data_settings(data)
     found = read_source(settings, reader="init", tell=echo_note)
     kept, items = kept_and_items(found, settings)
-    return kept.n_users, len(items)
+    _, holders = np.unique(kept.item_ids.astype(str), return_counts=True)
+    trained = holders[holders >= MINIMUM_ITEM_USERS]
+    return DataShape(
+        n_users=kept.n_users,
+        n_items=len(items),
+        n_rows=len(trained),
+        n_trained=int(trained.sum()),
+    )
+
+
+def _proposed(shape: DataShape, protection: str, n_clients: int, accept_exposure: bool) -> Proposal:
+    """Return the algorithm and the sizes that suit the data.
+
+    Raises:
+        SettingsError: no item has enough users.
+    """
+    from fedrec.algorithms.proposal import propose
+    from fedrec.errors import SettingsError
+    from fedrec.plan.price import price
+    from fedrec.settings.starter import Starter
+    from fedrec.settings.validation import load_settings
+
+    if not shape.n_rows:
+        raise SettingsError(
+            "No item of the data has enough users to be trained: the starting settings ask for 10.",
+            remedy="Use more data, or write the file with --data and lower "
+            "federation.minimum_item_users.",
+        )
+
+    def bytes_of(algorithm: str, values: Mapping[str, int]) -> int:
+        starter = Starter(
+            algorithm=algorithm, protection=protection, n_users=shape.n_users, proposed=values
+        )
+        known = {key: value for key, value in starter.values().items() if value is not None}
+        plan = load_settings(values=known, environ={}).plan
+        return price(plan, n_items=shape.n_rows, n_clients=n_clients).total_bytes
+
+    return propose(shape, bytes_of, accepts_exposure=accept_exposure)
 
 
 def _next_commands(path: Path, data: Path | None, starter: Starter, accepted: str) -> list[str]:

@@ -46,6 +46,7 @@ EventName = Literal[
     "forgotten",
     "unreachable",
     "reached",
+    "tail_at_home",
     "finished",
 ]
 

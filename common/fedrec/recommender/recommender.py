@@ -30,6 +30,7 @@ from fedrec.recommender.ranking import (
     side_by_side,
     without_excluded,
 )
+from fedrec.recommender.tail import LocalTail, TailFigures
 
 CATALOGUE_NAME = "catalogue.csv"
 _NOTHING = np.empty(0, dtype=np.int64)
@@ -47,11 +48,16 @@ class Recommender:
         catalogue: the catalogue with which the model was trained.
         users: user vectors and histories, if they may be known.
 
+    Attributes:
+        tail: about the items that only the users here score. See `with_tail`.
+
     Raises:
         CatalogueMismatch: the catalogue is another one.
         StorageError: the model does not match its algorithm, or the users' vectors do not match the
             model.
     """
+
+    tail: TailFigures | None = None
 
     def __init__(
         self, model: ModelFile, catalogue: Catalogue, users: UsersFile | None = None
@@ -69,6 +75,7 @@ class Recommender:
         self._active = np.ones(len(catalogue), dtype=np.bool_)
         if model.shared.holders is not None:
             self._active = model.shared.holders >= model.plan.federation.minimum_item_users
+        self._local: LocalTail | None = None
         self._check_shapes()
         self._user_index: dict[str, int] = {user: index for index, user in enumerate(self.user_ids)}
 
@@ -173,6 +180,39 @@ class Recommender:
             self._users.save(folder / USERS_NAME)
         self._model.save(folder / MODEL_NAME)
 
+    def with_tail(self, least: int, figures: TailFigures) -> Recommender:
+        """Return a recommender that also scores the items that the model never learned.
+
+        The scores follow from the histories of the users here. `save` writes none of them.
+
+        Args:
+            least: users here that must hold an item, `client.tail_minimum_users`.
+            figures: their weight, and its worth on validation.
+
+        Raises:
+            DataError: there are no histories here.
+            SettingsError: there are too many users.
+        """
+        known = self._known_users()
+        found = Recommender(self._model, self.catalogue, known)
+        found.tail = figures
+        if figures.weight:
+            found._local = LocalTail(known.seen_indptr, known.seen_items, self._active, least)
+        return found
+
+    @property
+    def travelling(self) -> NDArray[np.bool_]:
+        """Whether the model learned an item, bool (n_items,)."""
+        return self._active
+
+    def scores(self) -> Iterator[NDArray[np.float32]]:
+        """Yield each known user's scores by the model alone, -inf for items never learned."""
+        known = self._known_users()
+        rows = np.arange(len(known.user_ids))
+        return without_excluded(
+            self._shared_scores(known, rows), self._active, [_NOTHING] * len(rows)
+        )
+
     @cached_property
     def _directions(self) -> NDArray[np.float32]:
         """The items' rows scaled to length 1, computed on the first search for similar items."""
@@ -232,13 +272,10 @@ class Recommender:
         known = self._known_users()
         rows = self._rows_of([users] if isinstance(users, str) else users)
         seen = [known.seen_of(row) if exclude_seen else _NOTHING for row in rows.tolist()]
-        kept = self._algorithm.kept_scores
-        scores = (
-            (row.copy() for row in known.private.tensors[kept][rows])
-            if kept
-            else self._own_scores_of(known, rows)
-        )
-        best = self._best(scores, n, self._allowed(candidates, block), seen)
+        scores = self._shared_scores(known, rows)
+        if (tail := self._local) is not None:
+            scores = self._with_local(scores, (tail.own(row) for row in rows.tolist()))
+        best = self._best(scores, n, self._allowed(candidates, block, local=True), seen)
         return side_by_side(best, one=isinstance(users, str))
 
     def recommend_vector(
@@ -249,12 +286,15 @@ class Recommender:
         exclude: Iterable[str] = (),
         candidates: Iterable[str] | None = None,
         block: Iterable[str] | None = None,
+        history: Iterable[str] = (),
     ) -> tuple[Ids, Scores]:
         """Return the n best items for a user vector, such as the result of `fold_in`.
 
         Args:
             vector: float (dim,).
-            exclude: item ids of this user's history.
+            exclude: item ids that are left out, such as this user's history.
+            history: item ids of this user's history, for items that the model never learned. Only
+                `with_tail` scores them.
 
         Raises:
             DataError: the vector has another shape or is not finite.
@@ -269,7 +309,11 @@ class Recommender:
             )
         seen = self.catalogue.rows_of(exclude)
         scores = self._scores_of(wanted[None])
-        best = self._best(scores, n, self._allowed(candidates, block), [seen])
+        had = np.unique(self.catalogue.rows_of(history))
+        if (tail := self._local) is not None and len(had):
+            scores = self._with_local(scores, (tail.of(had),))
+        allowed = self._allowed(candidates, block, local=len(had) > 0)
+        best = self._best(scores, n, allowed, [seen])
         return side_by_side(best, one=True)
 
     def similar_items(
@@ -330,6 +374,25 @@ class Recommender:
         positives = np.nonzero(np.isin(np.nonzero(self._active)[0], rows))[0]
         return self._algorithm.fold_in(self._learned, positives)
 
+    def _shared_scores(
+        self, known: UsersFile, rows: NDArray[np.int64]
+    ) -> Iterator[NDArray[np.float32]]:
+        """Yield the scores of all items for some users by the model alone."""
+        kept = self._algorithm.kept_scores
+        if kept:
+            return (row.copy() for row in known.private.tensors[kept][rows])
+        return self._own_scores_of(known, rows)
+
+    def _with_local(
+        self,
+        rows_of_scores: Iterable[NDArray[np.float32]],
+        rows_of_local: Iterable[NDArray[np.float64]],
+    ) -> Iterator[NDArray[np.float32]]:
+        assert self._local is not None and self.tail is not None
+        for scores, local in zip(rows_of_scores, rows_of_local, strict=True):
+            self._local.add(scores, local, self.tail.weight)
+            yield scores
+
     def _own_scores_of(
         self, known: UsersFile, rows: NDArray[np.int64]
     ) -> Iterator[NDArray[np.float32]]:
@@ -362,9 +425,17 @@ class Recommender:
         return np.array([self._user_index[user] for user in users], dtype=np.int64)
 
     def _allowed(
-        self, candidates: Iterable[str] | None, block: Iterable[str] | None
+        self,
+        candidates: Iterable[str] | None,
+        block: Iterable[str] | None,
+        *,
+        local: bool = False,
     ) -> NDArray[np.bool_]:
-        return allowed_items(self._active, self.catalogue, candidates=candidates, block=block)
+        scored = self._active
+        if local and self._local is not None:
+            scored = scored.copy()
+            scored[self._local.rows] = True
+        return allowed_items(scored, self.catalogue, candidates=candidates, block=block)
 
     def _scores_of(self, vectors: Iterable[NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
         """Yield the scores of all items for every user vector."""

@@ -16,7 +16,7 @@ from fedrec.data.reading import DataSettings
 from fedrec.errors import SettingsError
 from fedrec.listening import address_to_call, plain_host, split_address, written_address
 from fedrec.plan.schema import Plan
-from fedrec.section import InWords, Section
+from fedrec.section import InWords, Section, UsedIf
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -151,6 +151,19 @@ class ClientSettings(_Observed):
         "raise the federation's count of a rare item, but not this one. 1 sets no "
         "floor, 3 or more suits a client with many users. `fedrec check` recommends a "
         "value.",
+    )
+    tail: bool = Field(
+        default=False,
+        description="Tail at home: also recommend items whose rows don't travel, by scores that "
+        "this client computes from its own users' histories. Its validation items choose their "
+        "weight. Nothing of it is sent or exported. For 8,192 users at most.",
+    )
+    tail_minimum_users: Annotated[int, UsedIf({"tail": (True,)})] = Field(
+        default=3,
+        ge=1,
+        le=1_000_000,
+        description="Tail at home leaves out items that fewer of this client's own users hold. "
+        "With fewer, one user's rare history could show in another user's list.",
     )
     accept_member_exposure: bool = Field(
         default=False,

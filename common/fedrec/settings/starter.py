@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
 from fedrec.errors import SettingsError
@@ -32,6 +32,8 @@ TUNED: Mapping[str, Plan] = {
 }
 """Algorithms as tuned on MovieLens-100K's validation items, for demo and starter."""
 
+MINIMUM_ITEM_USERS = 10
+"""The `federation.minimum_item_users` of a starter file."""
 _FEWEST_ENCRYPTED = 3
 # With a quarter over-provisioned, key holders recompute at most 63 contributions.
 _MOST_SUMMED = 50
@@ -80,6 +82,8 @@ class Starter:
     n_users: int = 0
     data: str = ""
     catalogue: str = ""
+    proposed: Mapping[str, int] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.algorithm not in TUNED:
@@ -109,6 +113,9 @@ class Starter:
         """Return the settings file as TOML with comments."""
         values = self.values()
         lines = [_INTRODUCTION.format(check=f"fedrec check {shlex.quote(file)}")]
+        for reason in self.reasons:
+            lines += [f"# {line}" for line in textwrap.wrap(reason, width=_LINE_CHARS)]
+        lines += [""] if self.reasons else []
         for section, sentence in section_sentences().items():
             keys = [key for key in values if key.startswith(f"{section}.")]
             if not keys:
@@ -162,7 +169,7 @@ class Starter:
             "federation.name": self.name,
             "federation.seed": 1,
             "federation.maximum_users": room or default_room,
-            "federation.minimum_item_users": 10,
+            "federation.minimum_item_users": MINIMUM_ITEM_USERS,
             **{f"algorithm.{key}": value for key, value in tuned.algorithm.model_dump().items()},
             "update.structure": tuned.update.structure,
             **({} if tuned.update.structure == "dense" else {"update.rank": tuned.update.rank}),
@@ -188,6 +195,7 @@ class Starter:
                 asked = {"rounds.cells_per_round": _MOST_SUMMED // 4}
             values |= asked | {"rounds.over_provision": 1.25}
         return values | {
+            **self.proposed,
             "data.path": self.data or None,
             "data.catalogue": self.catalogue or None,
             **({} if self.clients else self._by_hand()),

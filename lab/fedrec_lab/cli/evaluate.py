@@ -185,7 +185,8 @@ def evaluate(
     asked, by_cells, unused = read_cells(settings, cells, clients)
     if unused:
         typer.echo(f"warning: {unused}", err=True)
-    n_clients = asked or (settings.rounds.minimum_clients if references else 1)
+    silos = references or settings.client.tail
+    n_clients = asked or (settings.rounds.minimum_clients if silos else 1)
     rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
     trains = provenance_of(settings.plan, settings.client.device)
     run = _folder(settings, out, resume)

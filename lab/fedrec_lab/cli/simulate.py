@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -94,10 +95,12 @@ def run_seeds(
     from fedrec_lab.cli.round_progress import round_text
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.simulation.seeds import settings_of_seeds, simulate_seeds
+    from fedrec_lab.simulation.silos_tail import check_tail
 
-    n_rounds = settings.rounds.total + 2
+    n_rounds = settings.rounds.published
     name = settings.federation.name
     users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
+    check_tail(settings, len(users), n_clients)
     rows = None
     if cells:
         rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=cells)
@@ -135,7 +138,7 @@ def run_seeds(
             protect=protect,
             accept_exposure=accept_exposure,
         )
-        typer.echo(f"Seed {result.seed} stopped. Resume with: {shlex.join(again)}", err=True)
+        typer.echo(f"Seed {result.seed} stopped. To resume: {shlex.join(again)}", err=True)
     is_stopped = unfinished or len(results) < len(seeds)
     measured = settings.evaluation
     return Result(
@@ -218,10 +221,11 @@ def simulate(
     their cost. If the key authority opens sums over several cells, give --cells, or a roster, for
     the same rows. Three settings depend on how users are divided: update.compress = "client",
     update.subset = "client", and client.minimum_own_item_users, which every client compares with
-    its own users. Give --clients with them. Ctrl-C stops after the round and saves. A second one
-    stops at once. --resume continues a stopped run to the same bits. It is refused if training
-    rounds differently, unless --accept-other-arithmetic is given. The last line on stdout is the
-    run's folder.
+    its own users. Give --clients with them. client.tail depends on it, too: it adds a row for the
+    model with the clients' own scores, by default of rounds.minimum_clients clients. Ctrl-C stops
+    after the round and saves. A second one stops at once. --resume continues a stopped run to the
+    same bits. It is refused if training rounds differently, unless --accept-other-arithmetic is
+    given. The last line on stdout is the run's folder.
 
     With --seeds, every seed has its share of the cores, its own run folder and the same bits as
     alone. Resume a stopped seed alone, with --resume.
@@ -243,7 +247,9 @@ def simulate(
     from fedrec_lab.reports.drawing import why_no_figures
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.simulation.recording import record_simulation
+    from fedrec_lab.simulation.result import with_tail
     from fedrec_lab.simulation.runner import simulate as run_federation
+    from fedrec_lab.simulation.silos_tail import check_tail
 
     check_is_resumed(accept_other_arithmetic, resume)
     settings = load_settings(settings_file, {"client.workers": workers} | values_of(values))
@@ -260,7 +266,8 @@ def simulate(
     asked, by_cells, unused = read_cells(settings, cells, clients)
     if unused:
         typer.echo(f"warning: {unused}", err=True)
-    n_clients = asked or (settings.rounds.minimum_clients if protect else 1)
+    silos = protect or settings.client.tail
+    n_clients = asked or (settings.rounds.minimum_clients if silos else 1)
     if seeds is not None:
         if resume is not None:
             raise SettingsError(
@@ -280,6 +287,7 @@ def simulate(
         raise SettingsError("--jobs needs several seeds.", remedy="Give --seeds, too.")
     users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
     rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
+    check_tail(settings, len(users), n_clients)
     private = tables_price(settings, len(users), len(catalogue))
     if private.facts["disk_bytes"]:
         for what, how in tables_rows(private):
@@ -292,7 +300,7 @@ def simulate(
     with (
         run.removed_if_empty(),
         stop.on_interrupt(),
-        round_progress("", settings.rounds.total + 2) as told,
+        round_progress("", settings.rounds.published) as told,
     ):
         result = run_federation(
             settings,
@@ -308,6 +316,7 @@ def simulate(
             catalogue=catalogue,
             also=further_protocols(chosen, n_users=len(users), n_items=len(catalogue)),
         )
+        result = with_tail(result)
         record_simulation(result, run)
     failure = None
     if result.budget_spent:
@@ -326,6 +335,7 @@ def simulate(
             "best_round": int(result.best.round),
             "at": table.at,
             "cells": rows,
+            **({} if result.tail is None else {"tail": list(map(asdict, result.tail.silos))}),
             "results": [row.first_record() for row in result.rows()],
             "table": table.to_record(),
         },

@@ -32,8 +32,9 @@ from fedrec_lab.comparison.references import ALL_ROWS, REFERENCES, Reference
 from fedrec_lab.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
 from fedrec_lab.reports.result_row import REFERENCE_LABELS
 from fedrec_lab.simulation.checkpoint import simulation_identity
-from fedrec_lab.simulation.result import SimulationResult
+from fedrec_lab.simulation.result import SimulationResult, with_tail
 from fedrec_lab.simulation.runner import given_or_read
+from fedrec_lab.simulation.silos_tail import TAIL, check_tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +181,10 @@ def compare(
     plan_identity = simulation_identity(
         settings, catalogue.fingerprint(), users, n_clients=n_clients, cells=cells
     )
-    identity = digest("fedrec comparison v2", plan_identity, n_clients, budget).hex()
+    check_tail(settings, len(users), n_clients)
+    client = settings.client
+    local = ("tail", client.tail_minimum_users) if client.tail else ()
+    identity = digest("fedrec comparison v2", plan_identity, n_clients, budget, *local).hex()
     parts = None if folder is None else Parts(folder, identity, Measurement)
     listener = listener or _Silent()
     found: list[Measurement] = []
@@ -223,7 +227,7 @@ def compare(
         found += measured
         if parts is not None:
             parts.save(job.name, measured)
-    order = [settings.algorithm.name, *_MEASURED_BY_FEDERATIONS]
+    order = [settings.algorithm.name, TAIL, *_MEASURED_BY_FEDERATIONS]
     order += [name + rows for name in REFERENCES for rows in ("", ALL_ROWS)]
     rows = tuple(_rows(found, failures, order, settings.evaluation.at))
     table = ComparisonTable(
@@ -248,7 +252,7 @@ class _Own(Reference):
         """Train once for each seed. See `Reference.measure`."""
         found: list[Measurement] = []
         for seed in task.seeds:
-            result = train(task, task.settings, seed)
+            result = with_tail(train(task, task.settings, seed))
             if self._trained is not None:
                 self._trained(result)
             found += measurements_of(result)
@@ -264,7 +268,12 @@ def _rows(
         samples: dict[Protocol, list[Sample]] = {}
         mine = [measurement for measurement in found if measurement.method == method]
         for each in mine:
-            sample = Sample(seed=each.seed, rates=each.rates, chosen=each.chosen)
+            sample = Sample(
+                seed=each.seed,
+                rates=each.rates,
+                chosen=each.chosen,
+                validation=each.validation,
+            )
             samples.setdefault(each.protocol, []).append(sample)
         notes = [f"seed {each.seed}: {each.note}" for each in mine if each.note]
         failure = failures.get(method, " ".join(dict.fromkeys(notes)))

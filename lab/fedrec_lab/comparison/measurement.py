@@ -27,6 +27,7 @@ from fedrec_lab.reports.comparison_table import PairedBootstrap, paired_bootstra
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import SimulationResult, user_ranks
 from fedrec_lab.simulation.runner import simulate
+from fedrec_lab.simulation.silos_tail import TAIL
 
 BUDGET = 16
 """Settings that each reference may try for one protocol on one set of rows."""
@@ -46,6 +47,7 @@ class Measurement:
         chosen: the choice of validation, such as "round 9", or empty without one.
         note: a caveat.
         ranks: of every user's test item, as `kept_ranks` has them, or empty where unknown.
+        validation: rates on the validation items, on which the choice was made.
     """
 
     method: str
@@ -56,6 +58,7 @@ class Measurement:
     chosen: str = ""
     note: str = ""
     ranks: tuple[float, ...] = ()
+    validation: Rates | None = None
 
 
 def kept_ranks(ranks: NDArray[np.float64], at: int) -> tuple[float, ...]:
@@ -260,7 +263,7 @@ def train(task: MethodTask, settings: Settings, seed: int) -> SimulationResult:
         }
     )
     folder = None if task.folder is None else _checkpoint_folder(task.folder)
-    n_rounds = settings.rounds.total + 2
+    n_rounds = settings.rounds.published
 
     def told(report: RoundReport) -> None:
         task.tell(f"round {report.round}/{n_rounds}")
@@ -303,6 +306,8 @@ def measurements_of(
     rows = table.rows[:1] if method else table.rows
     plan, ranks = result.settings.plan, user_ranks(result)
     known = {plan.algorithm.name: ranks.model, "popularity": ranks.popularity}
+    if result.tail is not None:
+        known[TAIL] = result.tail.test[plan.evaluation.protocol][1]
     return [
         Measurement(
             method=method or row.method,
@@ -315,6 +320,7 @@ def measurements_of(
             ranks=kept_ranks(known[row.method], table.at)
             if protocol == plan.evaluation.protocol and row.method in known
             else (),
+            validation=result.on_validation(row.method, protocol),
         )
         for row in rows
         for protocol, samples in row.samples.items()

@@ -214,7 +214,17 @@ def _row(report: RoundReport, scorer: str, split: str, rates: Rates) -> dict[str
 
 _SHOWN: tuple[tuple[Metric, str], ...] = (("hr", "HR"), ("ndcg", "NDCG"))
 _MISSING = "-"
-_COLUMNS = ("method", "label", "protocol", "seed", "chosen", "users", *RATES, "caution")
+_COLUMNS = (
+    "method",
+    "label",
+    "protocol",
+    "seed",
+    "chosen",
+    "users",
+    *RATES,
+    "validation_ndcg",
+    "caution",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,11 +235,13 @@ class Sample:
         seed: the seed of training and of the sampled candidates.
         rates: on the test items.
         chosen: the choice by validation, such as "round 9" or "lambda 300", or empty.
+        validation: on the validation items, if they are to be shown.
     """
 
     seed: int
     rates: Rates
     chosen: str = ""
+    validation: Rates | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +269,14 @@ class ComparisonRow:
         if not found:
             return None
         return ResultRow(label=self.label, samples=tuple(sample.rates for sample in found))
+
+    def on_validation(self, protocol: Protocol) -> ResultRow | None:
+        """Return means and deviations on validation, or None without all of them."""
+        found = [sample.validation for sample in self.samples.get(protocol, ())]
+        known = tuple(rates for rates in found if rates is not None)
+        if not known or len(known) < len(found):
+            return None
+        return ResultRow(label=self.label, samples=known)
 
     def chosen(self, protocol: Protocol) -> str:
         """Return the choices by validation under a protocol, in the order of seeds."""
@@ -291,12 +311,20 @@ class ComparisonTable:
             metrics += [f"{self._marked(protocol)} {name}@{self.at}" for _, name in _SHOWN]
             if protocol in self._compared:
                 metrics.append(f"{protocol} difference")
+            if protocol in self._validated:
+                metrics.append(f"{protocol} NDCG@{self.at} on validation")
         return ["method", *metrics, "seeds", "chosen on validation"]
 
     @property
     def _compared(self) -> set[Protocol]:
         """Return the protocols with differences."""
         return {protocol for row in self.rows for protocol in row.differences}
+
+    @property
+    def _validated(self) -> set[Protocol]:
+        """Return the protocols whose rates on validation are shown."""
+        known = ((row, protocol) for row in self.rows for protocol in self.protocols)
+        return {protocol for row, protocol in known if row.on_validation(protocol) is not None}
 
     def cells(self, row: ComparisonRow) -> list[str]:
         """Return a row as text, with dashes for missing measurements."""
@@ -307,6 +335,9 @@ class ComparisonTable:
             if protocol in self._compared:
                 known = row.differences.get(protocol)
                 texts.append(_MISSING if known is None else known.difference.text())
+            if protocol in self._validated:
+                validation = row.on_validation(protocol)
+                texts.append(_MISSING if validation is None else validation.text("ndcg"))
         seeds = max((len(samples) for samples in row.samples.values()), default=0)
         return [row.label, *texts, str(seeds or _MISSING), self._choices(row)]
 
@@ -366,7 +397,7 @@ class ComparisonTable:
         return parquet_of(
             dict.fromkeys(_COLUMNS, "string")
             | {"seed": "int64", "users": "int64"}
-            | dict.fromkeys(RATES, "double"),
+            | dict.fromkeys((*RATES, "validation_ndcg"), "double"),
             self._records(),
         )
 
@@ -409,6 +440,7 @@ class ComparisonTable:
                         "seed": sample.seed,
                         "chosen": sample.chosen,
                         **asdict(sample.rates),
+                        "validation_ndcg": sample.validation and sample.validation.ndcg,
                         "caution": self.cautions.get(protocol, ""),
                     }
 

@@ -10,6 +10,7 @@ from fedrec_lab.simulation.result import (
     model_ranks,
     popularity_ranks,
     user_ranks,
+    with_tail,
 )
 from fedrec_lab.simulation.runner import never, simulate
 from fedrec_lab.simulation.seeds import SeedResult, simulate_seeds
@@ -30,4 +31,5 @@ __all__ = [
     "simulate",
     "simulate_seeds",
     "user_ranks",
+    "with_tail",
 ]

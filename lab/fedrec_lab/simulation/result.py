@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fedrec.data.catalogue import Catalogue
+from fedrec.data.interactions import user_groups
 from fedrec.data.splits import UserSplit
 from fedrec.environment import Provenance
 from fedrec.evaluation.chance import no_learning_rates
-from fedrec.evaluation.metrics import MetricSums, Protocol, Rates, Split
+from fedrec.evaluation.metrics import MetricSums, Protocol, Rates, Split, rates_of_ranks
 from fedrec.evaluation.protocols import held_out_ranks
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
@@ -31,6 +32,7 @@ from fedrec_lab.reports.comparison_table import (
 )
 from fedrec_lab.reports.result_row import REFERENCE_LABELS, ResultRow, reference_rows, shortfall
 from fedrec_lab.reports.round_report import RoundReport
+from fedrec_lab.simulation.silos_tail import TAIL, SilosTail, measure_silos
 
 _SCORES_AT_ONCE = 1 << 26
 
@@ -139,6 +141,7 @@ class SimulationResult:
         provenance: the training path and arithmetic, with accepted changes.
         budget_spent: whether it ended because a further round would exceed the privacy budget.
         n_clients: parties among which the users were divided.
+        tail: what their own scores change, see `with_tail`.
     """
 
     settings: Settings
@@ -152,6 +155,7 @@ class SimulationResult:
     provenance: Provenance
     budget_spent: bool = False
     n_clients: int = 1
+    tail: SilosTail | None = None
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
@@ -190,6 +194,22 @@ class SimulationResult:
                 best = (validation.ndcg, int(report.round) - 1, test)
         return None if best is None else best[1:]
 
+    def on_validation(self, method: str, protocol: Protocol) -> Rates | None:
+        """Return the rates of the chosen version, or of a baseline, on validation.
+
+        Args:
+            method: the algorithm, or a baseline's name in the table.
+        """
+        if method != self.settings.algorithm.name:
+            sums = self.evaluations.get(protocol)
+            scorer = next((name for name, _ in REFERENCE_LABELS if name == method), None)
+            return None if sums is None or scorer is None else sums.rates(scorer, "validation")
+        chosen, own = self.chosen(protocol), self.settings.evaluation.protocol
+        if chosen is None:
+            return None
+        of_round = (report for report in self.rounds if int(report.round) - 1 == chosen[0])
+        return next(of_round).rates(protocol, "validation", of_plan=own)
+
     @property
     def _is_noisy(self) -> bool:
         return self.settings.privacy.mechanism != "none"
@@ -213,7 +233,35 @@ class SimulationResult:
             note="; ".join(filter(None, (how, self.shortfall))),
         )
         references = () if self.evaluation is None else reference_rows(self.evaluation)
-        return ((model,) if own else ()) + references
+        local = tuple(
+            ResultRow(label=row.label, samples=(row.samples[protocol][0].rates,), note=row.note)
+            for row in self._tail_rows()
+            if (protocol := self.settings.evaluation.protocol) in row.samples
+        )
+        return ((model, *local) if own else ()) + references
+
+    def _tail_rows(self) -> tuple[ComparisonRow, ...]:
+        """Return the row of the model with the silos' own scores, if they were measured.
+
+        It is about the version that is kept, which other protocols may not have chosen.
+        """
+        if self.tail is None:
+            return ()
+        at, seed = self.settings.evaluation.at, self.settings.federation.seed
+        samples, differences = {}, {}
+        for protocol, (shared, local) in self.tail.test.items():
+            chosen, rates = self.chosen(protocol), rates_of_ranks(local, at)
+            if rates is None or chosen is None or chosen[0] != self.best.round:
+                continue
+            samples[protocol] = (Sample(seed=seed, rates=rates, chosen=self.tail.weights),)
+            differences[protocol] = paired_bootstrap(shared, local, at=at)
+        label = f"{self.settings.algorithm.name} with tail at home"
+        note = self.tail.verdict(at)
+        return (
+            ComparisonRow(
+                method=TAIL, label=label, samples=samples, note=note, differences=differences
+            ),
+        )
 
     def comparison(self) -> ComparisonTable:
         """Return all protocols in one table: the model, its references, and baselines.
@@ -240,16 +288,17 @@ class SimulationResult:
         formula = self.no_learning()
         if formula is not None:
             add("closed_formula", "no-learning formula", "paper", Sample(seed=seed, rates=formula))
+        rows = [
+            ComparisonRow(
+                method=method,
+                label=label,
+                samples=samples,
+                note=self.shortfall if method == own else "",
+            )
+            for (method, label), samples in found.items()
+        ]
         return ComparisonTable(
-            rows=tuple(
-                ComparisonRow(
-                    method=method,
-                    label=label,
-                    samples=samples,
-                    note=self.shortfall if method == own else "",
-                )
-                for (method, label), samples in found.items()
-            ),
+            rows=(*rows[:1], *self._tail_rows(), *rows[1:]),
             protocols=self.protocols,
             at=self.settings.evaluation.at,
             cautions=self.cautions,
@@ -293,3 +342,25 @@ class SimulationResult:
             shared=self.best.shared,
         )
         return Recommender(model, self.catalogue, UsersFile.of(self.users, self.best.private))
+
+
+def with_tail(result: SimulationResult) -> SimulationResult:
+    """Return a result with what its silos' own scores change, if `client.tail` is set.
+
+    Raises:
+        SettingsError: a silo has too many users.
+    """
+    settings, best = result.settings, result.best
+    if not settings.client.tail:
+        return result
+    learner = Learner.of(settings.client, settings.plan, len(result.catalogue))
+    found = measure_silos(
+        learner,
+        best.shared,
+        best.private,
+        result.users,
+        user_groups(result.users.user_ids, result.n_clients),
+        settings.client.tail_minimum_users,
+        result.protocols,
+    )
+    return replace(result, tail=found)

@@ -36,7 +36,7 @@ from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation.recording import record_simulation
-from fedrec_lab.simulation.result import SimulationResult, user_ranks
+from fedrec_lab.simulation.result import SimulationResult, user_ranks, with_tail
 from fedrec_lab.simulation.runner import never, simulate
 
 _SECONDS_BETWEEN_LOOKS = 0.1
@@ -421,6 +421,7 @@ def run_seed(
             validation=diverged,
         )
     if not job.is_trial:
+        result = with_tail(result)
         record_simulation(result, run)
     return SeedResult(
         seed=job.seed,

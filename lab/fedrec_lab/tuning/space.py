@@ -159,7 +159,7 @@ def given_settings(given: Sequence[str], load: Load) -> tuple[TriedSetting, ...]
     return tuple(found)
 
 
-class Proposals:
+class TrialSource:
     """What one algorithm tries next. It follows from seed, sampler and earlier results alone.
 
     The study's own settings come first.

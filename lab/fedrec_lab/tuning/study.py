@@ -36,8 +36,8 @@ from fedrec_lab.simulation.seeds import (
 )
 from fedrec_lab.tuning.contenders import Contender
 from fedrec_lab.tuning.space import (
-    Proposals,
     Sampler,
+    TrialSource,
     TriedSetting,
     Values,
     given_settings,
@@ -277,7 +277,7 @@ class _Runner:
         self._marker = Parts(task.folder, self._identity(contenders[0].load({})), OnValidation)
         self._is_known = self._marker.load("study") is not None
 
-    def _proposals(self, contender: Contender) -> Proposals:
+    def _proposals(self, contender: Contender) -> TrialSource:
         task, load = self._task, contender.load
         settings = load({})
         rows = trained_items(
@@ -295,7 +295,7 @@ class _Runner:
             tried, notes = settings_to_try(space, load, n_rows)
             self.notes += [f"{contender.algorithm}: {note}" for note in notes]
         sampler, trials = _chosen_sampler(tried, task, settings)
-        return Proposals(
+        return TrialSource(
             tried,
             load,
             sampler=sampler,

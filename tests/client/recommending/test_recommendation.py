@@ -97,7 +97,7 @@ def test_json_has_stable_keys(world):
     from dataclasses import asdict
 
     shown = json.loads(json.dumps(asdict(recommend(world.settings(), USERS[0], Wanted(n=1)))))
-    assert set(shown) == {"version", "items"}
+    assert set(shown) == {"version", "items", "tail"}
     assert set(shown["items"][0]) == {"rank", "item_id", "title", "score"}
 
 

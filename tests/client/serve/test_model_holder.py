@@ -224,7 +224,8 @@ def test_who_asks_for_a_look_during_one_gets_another(silo):
 @pytest.mark.slow
 def test_the_reading_process_says_what_is_wrong(silo, tmp_path):
     silo.publish(3)
-    users = read_users_apart(silo.settings, "best", 3)
+    users, tail = read_users_apart(silo.settings, "best", 3)
+    assert tail is None
     assert users.user_ids == silo.users.user_ids
     assert users.private.tensors == {}
     with pytest.raises(StorageError, match="moved on"):

@@ -93,3 +93,30 @@ def test_impossible_wishes_are_refused(fedrec, tmp_path):
     assert "expected 1 to 64 letters, digits and" in name.err
     assert fedrec("init", path, "--protection", "rot13").code == 2
     assert not path.exists()
+
+
+def test_auto_proposes_from_the_datas_shape_and_says_why(fedrec, tmp_path):
+    data = tmp_path / "interactions.csv"
+    # 40 users, each with the same 12 items: 12 rows, 12 interactions for the mean user.
+    rows = [f"u{user},i{item},{item}" for user in range(40) for item in range(12)]
+    data.write_text("\n".join(["user_id,item_id,timestamp", *rows]) + "\n", encoding="utf-8")
+    path = tmp_path / "run.toml"
+    found = fedrec("init", path, "--auto", data, "--json").json
+    assert found["algorithm"] == "sketch"
+    assert "12.0 interactions" in found["reasons"][0]
+    text = path.read_text(encoding="utf-8")
+    assert "dim = 64" in text
+    assert "# 12 of 12 items have enough users" in text
+    accepted = fedrec("init", path, "--auto", data, "--force", "--accept-exposure", "--json").json
+    assert accepted["algorithm"] == "ease"
+    assert load_settings(path, environ={}).algorithm.name == "ease"
+    both = fedrec("init", tmp_path / "b.toml", "--auto", data, "--algorithm", "fedmf")
+    assert both.code == 2 and "--auto" in both.err
+
+
+def test_auto_refuses_data_without_a_row(fedrec, tmp_path):
+    data = tmp_path / "interactions.csv"
+    data.write_text("user_id,item_id\nu1,i1\nu1,i2\nu2,i1\n", encoding="utf-8")
+    outcome = fedrec("init", tmp_path / "run.toml", "--auto", data)
+    assert outcome.code == 2
+    assert "minimum_item_users" in outcome.err

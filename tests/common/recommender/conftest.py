@@ -51,3 +51,16 @@ def users():
 @pytest.fixture
 def recommender(model, catalogue, users):
     return Recommender(model, catalogue, users)
+
+
+@pytest.fixture
+def users_with_rare(users):
+    """The same users, of whom ben and cleo also have `rare`; anna has a0 as they do."""
+    split = UserSplit(
+        user_ids=users.user_ids,
+        train_indptr=np.array([0, 1, 3, 6]),
+        train_items=np.array([0, 0, 6, 0, 1, 6]),
+        validation_items=np.array([-1, -1, -1]),
+        test_items=np.array([-1, -1, -1]),
+    )
+    return UsersFile.of(split, users.private)

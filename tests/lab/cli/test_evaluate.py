@@ -69,6 +69,7 @@ def test_one_table_with_references_and_its_files(fedrec, settings_file, tmp_path
     ):
         assert name in outcome.out
     assert "full difference" in outcome.out
+    assert "on validation" in outcome.out
     assert "1/11  fedmf, full+sampled, seed 1" in outcome.err
     for ending in ("md", "csv", "json", "parquet"):
         assert (out / f"results.{ending}").is_file()

@@ -136,3 +136,17 @@ def test_an_empty_table_can_be_saved():
     empty = ComparisonTable(rows=(), protocols=("full",), at=10)
     assert pq.read_table(io.BytesIO(empty.to_parquet())).num_rows == 0
     assert json.loads(empty.to_json())["rows"] == []
+
+
+def test_validation_stands_beside_test_where_every_seed_has_it(table):
+    shown = replace(sample(1, 0.2, 0.03), validation=sample(1, 0.2, 0.07).rates)
+    other = ComparisonRow(method="ease", label="EASE", samples={"full": (shown,)})
+    found = replace(table, rows=(table.rows[0], other))
+    assert found.headings[1:4] == ["full HR@10", "full NDCG@10", "full NDCG@10 on validation"]
+    assert "paper NDCG@10 on validation" not in found.headings
+    assert found.cells(other)[3] == "0.0700"
+    assert found.cells(found.rows[0])[3] == "-"
+    lines = list(csv.DictReader(io.StringIO(found.to_csv())))
+    assert [line["validation_ndcg"] for line in lines if line["method"] == "ease"] == ["0.07"]
+    partly = ComparisonRow(method="ease", label="EASE", samples={"full": (shown, sample(2, 0, 0))})
+    assert partly.on_validation("full") is None

@@ -11,7 +11,7 @@ from fedrec.errors import SettingsError
 from fedrec.settings.validation import load_settings
 from fedrec_lab.tuning.contenders import contenders_of
 from fedrec_lab.tuning.space import (
-    Proposals,
+    TrialSource,
     TriedSetting,
     given_settings,
     settings_to_try,
@@ -26,7 +26,7 @@ def load(values, base=BASE):
 
 
 def proposals(tried, *, sampler="grid", trials=16, n_rows=1000, **base):
-    return Proposals(
+    return TrialSource(
         tried,
         partial(load, base={**BASE, **base}),
         sampler=sampler,

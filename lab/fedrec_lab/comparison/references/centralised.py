@@ -293,10 +293,11 @@ class CentRAP(Reference):
                 protocol=protocol,
                 seed=seed,
                 rates=rates,
+                validation=validation,
                 chosen=f"round {number}",
                 ranks=ranks,
             )
-            for protocol, (_, number, rates, ranks) in run.best.items()
+            for protocol, (validation, number, rates, ranks) in run.best.items()
         ]
 
 
@@ -323,7 +324,7 @@ class _Run:
         table = torch.from_numpy(shared.rows("item_embedding", self._active))
         self.model = PooledModel(self._algorithm, table.to(torch.float32), own)
         self._ranking = Ranking(users, len(task.catalogue), seed=seed, device=torch.device("cpu"))
-        self.best: dict[Protocol, tuple[float, int, Rates, tuple[float, ...]]] = {}
+        self.best: dict[Protocol, tuple[Rates, int, Rates, tuple[float, ...]]] = {}
 
     def train(self, published: int) -> float:
         """Train the next round and return its mean loss."""
@@ -362,6 +363,6 @@ class _Run:
             rates = rates_of_ranks(ranks[protocol, "test"], at)
             if known is None or rates is None:
                 continue
-            if protocol not in self.best or known.ndcg > self.best[protocol][0]:
+            if protocol not in self.best or known.ndcg > self.best[protocol][0].ndcg:
                 kept = kept_ranks(ranks[protocol, "test"], at)
-                self.best[protocol] = (known.ndcg, number, rates, kept)
+                self.best[protocol] = (known, number, rates, kept)

@@ -174,6 +174,9 @@ class ScoredReference(Reference):
                         protocol=protocol,
                         seed=seed,
                         rates=rates,
+                        validation=rates_of_ranks(
+                            ranks(chosen.best, seed, protocol)["validation"], at
+                        ),
                         chosen=self._text(chosen.best),
                         note="" if seed != task.seeds[0] else "; ".join(notes),
                         ranks=kept_ranks(test, at),

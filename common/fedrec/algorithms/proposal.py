@@ -1,0 +1,105 @@
+"""Which algorithm and which sizes suit data of a shape: rules with thresholds, for `init --auto`.
+
+The thresholds follow from figures in `docs/explanation/which-algorithm.md`. They are where a study
+of settings begins, not its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+LARGEST_COST = 1.5
+"""`ease` is proposed up to this many times the bytes of `sketch`."""
+LONG_HISTORY = 40.0
+"""Interactions of the mean user, in rows that are trained, from which `fedals` is proposed. Of the
+data sets with figures, those above it (MovieLens 100K and 1M) are best with `fedals`, and those
+below it (FilmTrust and Amazon Video) with `sketch`."""
+_ROWS_PER_DIRECTION = 4
+_DIRECTIONS = (64, 1024)
+_ROWS_PER_DIMENSION = 16
+_DIMENSIONS = (64, 256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataShape:
+    """The size of a data set.
+
+    Attributes:
+        n_rows: items with enough users to be trained.
+        n_trained: interactions with these items.
+    """
+
+    n_users: int
+    n_items: int
+    n_rows: int
+    n_trained: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """An algorithm for data.
+
+    Attributes:
+        values: settings in place of the starting ones, by dotted key.
+        reasons: sentences.
+    """
+
+    algorithm: str
+    values: Mapping[str, int]
+    reasons: tuple[str, ...]
+
+
+def propose(
+    shape: DataShape,
+    bytes_of: Callable[[str, Mapping[str, int]], int],
+    *,
+    accepts_exposure: bool,
+) -> Proposal:
+    """Return the algorithm that suits data of this shape, with its sizes and the reasons.
+
+    Args:
+        bytes_of: returns the bytes of a whole run with an algorithm and settings.
+        accepts_exposure: whether clients may know all pair counts, as `ease` needs.
+    """
+    history = shape.n_trained / max(1, shape.n_users)
+    reasons = [
+        f"{shape.n_rows} of {shape.n_items} items have enough users to be trained, and the mean "
+        f"user has {history:.1f} interactions with them."
+    ]
+    directions = {"algorithm.dim": _size(shape.n_rows, _ROWS_PER_DIRECTION, _DIRECTIONS)}
+    cost = bytes_of("ease", {}) / bytes_of("sketch", directions)
+    priced = (
+        f"A run of ease costs {cost:.2f} times the bytes of sketch with "
+        f"{directions['algorithm.dim']} directions; up to {LARGEST_COST:g} times it is worth them."
+    )
+    if cost <= LARGEST_COST and accepts_exposure:
+        return Proposal(algorithm="ease", values={}, reasons=(*reasons, priced))
+    if cost <= LARGEST_COST:
+        priced += (
+            " But ease discloses to every client how many users hold each pair of items, which "
+            "--accept-exposure would accept."
+        )
+    if history >= LONG_HISTORY:
+        dim = _size(shape.n_rows, _ROWS_PER_DIMENSION, _DIMENSIONS)
+        chosen = (
+            f"Data with {LONG_HISTORY:g} interactions or more for the mean user was best served by "
+            "fedals in fedrec's figures."
+        )
+        sized = f"dim is {dim}: a sixteenth of the rows, from 64 to 256."
+        values = {"algorithm.dim": dim}
+        reasons = [*reasons, priced, chosen, sized]
+        return Proposal(algorithm="fedals", values=values, reasons=tuple(reasons))
+    chosen = (
+        f"Data with fewer than {LONG_HISTORY:g} interactions for the mean user was best served by "
+        "sketch in fedrec's figures."
+    )
+    sized = f"dim is {directions['algorithm.dim']}: a quarter of the rows, from 64 to 1024."
+    reasons = [*reasons, priced, chosen, sized]
+    return Proposal(algorithm="sketch", values=directions, reasons=tuple(reasons))
+
+
+def _size(n_rows: int, rows_each: int, ends: tuple[int, int]) -> int:
+    """Return the next power of two from a share of the rows downwards, between two ends."""
+    share = max(1, n_rows // rows_each)
+    return min(max(1 << (share.bit_length() - 1), ends[0]), ends[1])
