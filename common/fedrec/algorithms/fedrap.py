@@ -230,10 +230,8 @@ class FedRAP(TrainedAlgorithm):
         """
         dim, alone = self.settings.dim, self.settings.tables == "shared"
         head = Uniform(1.0 / math.sqrt(dim))
-        added_to = "item_embedding" if self.settings.tables == "both" else ""
-        own = Parameter(
-            "own_embedding", "own_rows", (dim,), same_for_all_users=True, added_to=added_to
-        )
+        rows = "item_embedding" if self.settings.tables == "both" else ""
+        own = Parameter("own_embedding", "own_rows", (dim,), same_for_all_users=True, added_to=rows)
         # A shared table that no score uses keeps its first values. If it is the only table, an
         # update structure may replace its rows.
         return (
@@ -274,9 +272,8 @@ class FedRAP(TrainedAlgorithm):
         settings = self.settings
         slower = settings.round_decay ** scalars["published"]
         eta_w, eta_items = settings.learning_rate * slower, settings.item_rate * slower
-        others = {"user_embedding": eta_w, "user_bias": eta_w}
-        if settings.tables != "shared":
-            others["own_embedding"] = eta_items
+        own = {} if settings.tables == "shared" else {"own_embedding": eta_items}
+        others = {"user_embedding": eta_w, "user_bias": eta_w} | own
         shared = dict.fromkeys(self.recommending, eta_items)
         decay = settings.weight_decay
         of_all = Sgd(others | shared, decay=decay, whole=decay > 0, factor=settings.batch_decay)

@@ -90,7 +90,6 @@ if TYPE_CHECKING:
 
 
 _STEP_1, _STEP_2 = "shared", "personal"
-"""Names of the two phases."""
 _CALIBRATED = UsedIf({"variant": ("clr",)})
 
 

@@ -314,8 +314,7 @@ class PLGC(Wrapper):
         moved = {name: own for name, own in self.own_tables.items() if own not in self._theirs}
         rates = {moved.get(name, name): rate for name, rate in optimiser.rates.items()}
         for own in [own for own in self.own_tables.values() if own in rates]:
-            names = [entry.name for entry in self._network(own, 1)]
-            rates |= dict.fromkeys(names, self.settings.projector_rate)
+            rates |= {entry.name: self.settings.projector_rate for entry in self._network(own, 1)}
         if isinstance(optimiser, Sgd) and optimiser.factor == 1.0:
             return replace(optimiser, rates=rates, factor=self.settings.rate_factor)
         return replace(optimiser, rates=rates)

@@ -364,8 +364,7 @@ class TrainedAlgorithm(Algorithm):
             if divided_by == HOLDERS:
                 divisor = counts.reshape(-1, *[1] * (values.ndim - 1)).astype(np.float64)
             else:
-                whole = change[divided_by]
-                divisor = whole if divided_by == "entries" else whole[0]
+                divisor = change[divided_by] if divided_by == "entries" else change[divided_by][0]
             values = values / np.maximum(divisor, 1.0)
             if entry.structured and self.compression is not None:
                 values = self.compression.compress(values, self.n_items)
