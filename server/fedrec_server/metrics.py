@@ -22,7 +22,7 @@ from fedrec_server.rounds.changes import (
     StepEnded,
     UpdateCounted,
 )
-from fedrec_server.rounds.state import PHASES, Phase, State
+from fedrec_server.rounds.state import PHASES, State
 
 LOOKED_SECONDS = 1.0
 UPLOAD = "SubmitUpdate"
@@ -70,7 +70,7 @@ class CoordinatorMetrics:
         numbers.gauge(
             "fedrec_disk_reserve_bytes", "Free space below which uploads are refused."
         ).set(settings.reserve_bytes)
-        self._phase: Phase | None = None
+        self._phase: str | None = None
         self._since = self._looked = engine.run.clock.now()
         self._charged = -1
         self._look()
@@ -155,7 +155,7 @@ class CoordinatorMetrics:
         engine = self._engine
         state, presence, ending = engine.run.state, engine.run.presence, engine.run.state.ending
         self._done.set(state.rounds_published)
-        self._planned.set(state.rules.rounds.total + 2)
+        self._planned.set(state.rules.rounds.published)
         self._listed.set(len(state.roster))
         self._here.set(len(presence.live() & state.roster))
         self._awaited.set(0 if ending else len(missing(state, presence)))

@@ -34,7 +34,7 @@ def status_of(engine: Engine, *, last_event: int) -> Message:
     run = engine.run
     state, roster, plan = run.state, run.federation.keys.roster, run.federation.plan
     following = engine.rotation.next
-    planned, revealer = state.rules.rounds.total + 2, state.rules.revealer
+    planned, revealer = state.rules.rounds.published, state.rules.revealer
     members = member_states(run, engine.counted)
     return admin_pb2.Status(
         federation=plan.federation.name,

@@ -15,7 +15,7 @@ from fedrec.wire.fields import MAX_REPORTS
 from fedrec.wire.messages import MakeSnapshot, Report, Snapshot, Task
 from fedrec_server.peers.admission import Admission
 from fedrec_server.rounds.changes import Change, EpochBegan, RoundLearnt
-from fedrec_server.rounds.state import State
+from fedrec_server.rounds.state import KnownModel, State
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import snapshot_name
 from fedrec_server.store.store import PublishedRecord, SnapshotRecord
@@ -196,7 +196,7 @@ class Snapshots:
             raise RoundError(f"Round {report.round} is not published.")
         if report.epoch != self._epoch:
             raise RoundError(f"The key epoch is {self._epoch}, not {report.epoch}.")
-        if self._is_vouched(record) and record.known != (report.epoch, report.state_tag):
+        if self._is_vouched(record) and record.known != KnownModel.named_by(report):
             raise RefusedError("The snapshot is not the model that others named.")
         stored = self._believed()
         if stored is not None and stored.round >= report.round:
@@ -282,7 +282,7 @@ class Snapshots:
 
     def _is_vouched(self, record: PublishedRecord) -> bool:
         """Return whether the model after a round is known under the current epoch's key."""
-        return record.known is not None and record.known[0] == self._epoch
+        return record.known is not None and record.known.epoch == self._epoch
 
     def _is_served(self, record: PublishedRecord | None, version: RoundId) -> bool:
         """Return whether members of this epoch at a version can use a round, and all later ones."""

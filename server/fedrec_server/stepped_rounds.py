@@ -33,7 +33,7 @@ from fedrec_server.rounds.changes import AlreadyCounted, Change
 from fedrec_server.rounds.endings import reason_of
 from fedrec_server.rounds.events import StepClosed, StepHeard
 from fedrec_server.rounds.selection import counted_of, has_all, lacking, may_have_all
-from fedrec_server.rounds.state import Phase, Round, State
+from fedrec_server.rounds.state import Round, State
 from fedrec_server.rounds.steps import (
     all_arrived,
     arrived,
@@ -59,7 +59,7 @@ class StepCollection(Collection):
 
     def forget(self) -> None:
         """Start again from the store's content."""
-        self._place: tuple[RoundId, Phase] | None = None
+        self._place: tuple[RoundId, str] | None = None
         self._held: Mapping[str, ByClient[bytes]] = {}
         self._folded = Counted()
         self._side: CoordinatorSide | None = None

@@ -95,8 +95,7 @@ class RoundTable:
         """The round as settings ask for it."""
         return AskedRound(
             n_clients=len(self.ids),
-            minimum_clients=MINIMUM,
-            minimum_summands=MINIMUM,
+            needed=MINIMUM,
             settings=self._settings,
             maximum_users=100,
             fraction_bits=8,

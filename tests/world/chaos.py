@@ -166,7 +166,11 @@ def random_rules(seed: int) -> tuple[Rules, int]:
 
 def volatile_free(state: State) -> State:
     """Return what of a state is durable: offers to late joiners and extended times are not."""
-    state = replace(state, unanswered=frozenset(), retry_at=0.0, silences={})
+    state = replace(
+        state,
+        abandonments=replace(state.abandonments, unanswered=frozenset(), retry_at=0.0),
+        silences={},
+    )
     if state.last_count is not None:
         state = replace(state, last_count=LastCount(clients=state.last_count.clients))
     if state.reporting is not None:

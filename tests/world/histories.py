@@ -385,7 +385,7 @@ class History:
             if state.ending is not None:
                 return
             if state.current is None and state.reporting is None:
-                self.world.now = max(self.world.now + 0.1, state.retry_at)
+                self.world.now = max(self.world.now + 0.1, state.abandonments.retry_at)
             elif state.reporting is not None:
                 self.world.now += DEADLINE_SECONDS / 2
             followed = self._follows()

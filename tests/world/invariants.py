@@ -118,7 +118,9 @@ class Invariants:
                 seconds = seconds_of(state.rules, state.current.phase)
             assert state.current.deadline_at <= now + seconds
         if state.current is None and state.reporting is None and state.ending is None:
-            assert state.retry_at <= now + pause_seconds(state.rules, state.abandoned_in_row)
+            assert state.abandonments.retry_at <= now + pause_seconds(
+                state.rules, state.abandonments.in_row
+            )
 
     def _see(self, change: Change) -> None:
         """Check one change that is committed."""

@@ -28,7 +28,6 @@ from fedrec.plan.layout import Layout
 from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import ActiveRows, fewest_cells
 from fedrec.protection import Member, Protection
-from fedrec.protection.settings import FEWEST_SUMMANDS
 from fedrec.wire.chunks import Blob
 from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import (
@@ -132,14 +131,8 @@ class Membership:
 
         The plan's minima apply too, because this client agreed to them when it enrolled.
         """
-        rounds = self.plan.rounds
-        if not self.protection.hides_updates:
-            return rounds.minimum_clients
-        return max(
-            FEWEST_SUMMANDS,
-            self.roster.minimum_summands,
-            rounds.minimum_summands,
-            rounds.minimum_clients,
+        return self.plan.rounds.fewest_summands(
+            self.protection.hides_updates, self.roster.minimum_summands
         )
 
     def seal_of(self, round_id: RoundId) -> RoundSeal:

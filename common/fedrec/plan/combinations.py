@@ -244,7 +244,7 @@ def _summands(plan: Plan) -> Iterator[Conflict]:
             "with two, each could compute the other's update. Set "
             f"rounds.minimum_summands = {FEWEST_SUMMANDS} or more.",
         )
-    needed = max(rounds.minimum_summands, FEWEST_SUMMANDS)
+    needed = plan.fewest_summands
     if rounds.minimum_clients < needed:
         yield Conflict(
             keys=("rounds.minimum_clients", "rounds.minimum_summands"),
@@ -268,8 +268,7 @@ def _key_holder(plan: Plan) -> Iterator[Conflict]:
 
 def _sizes(plan: Plan) -> Iterator[Conflict]:
     """Refuse round sizes at which the protection does not withstand what it should."""
-    rounds = plan.rounds
-    least = max(FEWEST_SUMMANDS, rounds.minimum_clients, rounds.minimum_summands)
+    least = plan.rounds.fewest_summands(hides_updates=True)
     most = max(least, plan.most_in_cells)
     try:
         check_sizes(plan.protection, least, most)

@@ -7,7 +7,6 @@ import math
 from fedrec.plan.schema import Plan
 from fedrec.privacy import Mechanism, cheapest_rho
 from fedrec.privacy.noise import SMOOTHING_VARIANCE
-from fedrec.protection.settings import FEWEST_SUMMANDS
 
 
 def mechanism_of(plan: Plan) -> Mechanism | None:
@@ -17,7 +16,7 @@ def mechanism_of(plan: Plan) -> Mechanism | None:
         return None
     bound = math.floor(asked.clip / plan.update.clip * 2.0**plan.update.fraction_bits)
     multiplier = noise_multiplier_of(plan)
-    clients = fewest_clients(plan)
+    clients = plan.fewest_summands
     # At least one, and at most all other clients.
     colluding = max(1, math.ceil(asked.colluding_share * clients - 1e-9))
     noisy = max(1, clients - colluding)
@@ -47,14 +46,6 @@ def noise_multiplier_of(plan: Plan) -> float:
         return asked.noise_multiplier
     rho = cheapest_rho(asked.mechanism, asked.epsilon, asked.delta)
     return math.sqrt(_rounds_per_user(plan) / (2.0 * rho))
-
-
-def fewest_clients(plan: Plan) -> int:
-    """Return the smallest number of clients whose sum can be published."""
-    rounds = plan.rounds
-    if plan.protection.name == "none":
-        return rounds.minimum_clients
-    return max(rounds.minimum_clients, rounds.minimum_summands, FEWEST_SUMMANDS)
 
 
 def _rounds_per_user(plan: Plan) -> int:

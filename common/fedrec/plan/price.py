@@ -37,8 +37,6 @@ from fedrec.updates import UPDATES
 
 FLOAT_BYTES = 4
 _LEAST_SECURITY_BITS = 128
-# A count round comes before training, and a measuring round after it.
-ROUNDS_BESIDE_TRAINING = 2
 
 
 def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None = None) -> Price:
@@ -72,7 +70,7 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
     """
     planned, largest = protection_of(plan, n_items), Layout.largest(plan, n_items)
     n_clients = n_clients or _asked(plan)
-    n_rounds = plan.rounds.total + ROUNDS_BESIDE_TRAINING
+    n_rounds = plan.rounds.published
     steps = about_protection(planned.name).steps_price(_asked_round(plan, n_clients))
 
     def of_round(layout: Layout) -> Price:
@@ -215,8 +213,7 @@ def _asked_round(plan: Plan, n_clients: int) -> AskedRound:
 
     return AskedRound(
         n_clients=n_clients,
-        minimum_clients=plan.rounds.minimum_clients,
-        minimum_summands=plan.rounds.minimum_summands,
+        needed=plan.fewest_summands,
         settings=plan.protection,
         maximum_users=plan.federation.maximum_users,
         fraction_bits=plan.update.fraction_bits,

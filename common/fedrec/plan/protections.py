@@ -98,8 +98,7 @@ class AskedRound:
 
     Attributes:
         n_clients: assumed number of clients in the round.
-        minimum_clients: smallest number for a published round (`rounds.minimum_clients`).
-        minimum_summands: smallest number in a sum (`rounds.minimum_summands`).
+        needed: smallest number in a sum (`Plan.fewest_summands`).
         settings: an instance of the protection's `settings_type`.
         maximum_users: largest number of users in one sum (`federation.maximum_users`).
         fraction_bits: of the grid of values (`update.fraction_bits`).
@@ -108,17 +107,11 @@ class AskedRound:
     """
 
     n_clients: int
-    minimum_clients: int
-    minimum_summands: int
+    needed: int
     settings: ProtectionSettings
     maximum_users: int
     fraction_bits: int
     changes: Callable[[int, int], VectorSpec]
-
-    @property
-    def needed(self) -> int:
-        """The smallest number of clients in a sum."""
-        return max(self.minimum_clients, self.minimum_summands)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +276,7 @@ def _one_is_left(asked: AskedRound) -> list[str]:
     """Return what the clients of a round can do together, whatever party adds their updates up."""
     return [
         "All clients of a round but one can compute the last one's update by subtracting their "
-        f"own from the sum: with {asked.minimum_clients} clients, {asked.minimum_clients - 1} must "
+        f"own from the sum: with {asked.needed} clients, {asked.needed - 1} must "
         "collude."
     ]
 

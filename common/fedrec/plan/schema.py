@@ -15,6 +15,7 @@ from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
 from fedrec.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm, AlgorithmSettings
 from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.protection import PROTECTIONS, Protection, ProtectionSettings
+from fedrec.protection.settings import FEWEST_SUMMANDS
 from fedrec.section import InWords, Rule, Section, UsedIf, at_least
 from fedrec.updates.settings import UpdateSettings
 
@@ -258,6 +259,22 @@ class RoundSettings(Section):
         "rounds.clients_per_round.",
     )
 
+    @property
+    def published(self) -> int:
+        """The rounds of a run: the count round, `total` training rounds and a measuring round."""
+        return self.total + 2
+
+    def fewest_summands(self, hides_updates: bool, roster_floor: int = 1) -> int:
+        """Return the fewest clients in a sum that is opened, published or trusted.
+
+        Args:
+            hides_updates: whether only sums are to be read, never a single update.
+            roster_floor: the roster's own minimum.
+        """
+        if not hides_updates:
+            return self.minimum_clients
+        return max(FEWEST_SUMMANDS, self.minimum_summands, self.minimum_clients, roster_floor)
+
 
 def _default_algorithm() -> AlgorithmSettings:
     return DEFAULT_ALGORITHM.settings_type(name=DEFAULT_ALGORITHM.name)
@@ -289,6 +306,11 @@ class Plan(Section):
         """Whether the key authority counts an item's holders separately in each cell."""
         is_exact = self.privacy.mechanism == "none"
         return self.authority_opens and is_exact and self.federation.minimum_item_users > 1
+
+    @property
+    def fewest_summands(self) -> int:
+        """The fewest clients in a sum, unless the roster requires more."""
+        return self.rounds.fewest_summands(PROTECTIONS[self.protection.name].hides_updates)
 
     @property
     def most_in_cells(self) -> int:

@@ -97,7 +97,7 @@ def run_seeds(
     from fedrec_lab.simulation.seeds import settings_of_seeds, simulate_seeds
     from fedrec_lab.simulation.silos_tail import check_tail
 
-    n_rounds = settings.rounds.total + 2
+    n_rounds = settings.rounds.published
     name = settings.federation.name
     users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
     check_tail(settings, len(users), n_clients)
@@ -300,7 +300,7 @@ def simulate(
     with (
         run.removed_if_empty(),
         stop.on_interrupt(),
-        round_progress("", settings.rounds.total + 2) as told,
+        round_progress("", settings.rounds.published) as told,
     ):
         result = run_federation(
             settings,

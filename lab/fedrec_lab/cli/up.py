@@ -46,7 +46,7 @@ def up(
     shown = PAGE_NEEDS if page or settings.coordinator.page else ()
     require(*PARTIES_NEED, *shown, *protection_modules(plan))
     console = new_console()
-    view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
+    view = RunView(planned=plan.rounds.published, at=plan.evaluation.at)
 
     def started(address: str, shown_at: str) -> None:
         n_clients = len(parties.clients)

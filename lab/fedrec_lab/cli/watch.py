@@ -310,7 +310,7 @@ def _recorded(
     folder = RunFolder.create(settings.output.runs, plan.federation.name, began=began)
     folder.write_settings(settings)
     folder.write_environment()
-    view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
+    view = RunView(planned=plan.rounds.published, at=plan.evaluation.at)
 
     def noted() -> Iterator[RunEvent]:
         for event in events:

@@ -260,7 +260,7 @@ def train(task: MethodTask, settings: Settings, seed: int) -> SimulationResult:
         }
     )
     folder = None if task.folder is None else _checkpoint_folder(task.folder)
-    n_rounds = settings.rounds.total + 2
+    n_rounds = settings.rounds.published
 
     def told(report: RoundReport) -> None:
         task.tell(f"round {report.round}/{n_rounds}")

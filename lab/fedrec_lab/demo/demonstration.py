@@ -285,7 +285,7 @@ def _compare(workspace: Workspace, data: DemoData, console: Console) -> Unencryp
     names.sort(key=lambda name: int(name.rpartition("-")[2]))
     cells = cells_in_use(plan, cells_of_roster(workspace.roster, names), len(names))
     with Progress(console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("rounds", total=plan.rounds.total + 2)
+        bar = progress.add_task("rounds", total=plan.rounds.published)
         return run_comparison(
             plan,
             data,

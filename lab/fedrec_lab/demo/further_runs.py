@@ -325,7 +325,7 @@ def run_federation(
         FedrecError: when a process fails or the run cannot be followed.
     """
     plan = workspace.plan
-    view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
+    view = RunView(planned=plan.rounds.published, at=plan.evaluation.at)
     n_clients = len(workspace.parties.clients)
 
     def started(address: str, page: str) -> None:

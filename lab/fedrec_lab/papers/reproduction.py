@@ -156,7 +156,7 @@ def _run(
         # If resuming is refused, the record must not have been replaced.
         run.write_environment(provenance_of(settings.plan, settings.client.device))
         run.write_settings(settings)
-    with watch(part.name, settings.rounds.total + 2) as told:
+    with watch(part.name, settings.rounds.published) as told:
         result = simulate(
             settings,
             users=users,

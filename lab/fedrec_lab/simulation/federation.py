@@ -20,7 +20,7 @@ from fedrec.model.tables import room_in
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.exposure import check_users
 from fedrec.plan.layout import vector_spec
-from fedrec.plan.planned_noise import fewest_clients, mechanism_of
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import Cells, cells_in_use, held_in_cells
 from fedrec.protection import PROTECTIONS, Protection, VectorSpec
@@ -140,7 +140,7 @@ def round_kind(plan: Plan, round_id: int) -> RoundKind:
     """Return what a round is for. Rounds count from 1."""
     if round_id == 1:
         return "count"
-    return "train" if round_id <= plan.rounds.total + 1 else "evaluate"
+    return "train" if round_id < plan.rounds.published else "evaluate"
 
 
 class SimulatedFederation:
@@ -193,7 +193,7 @@ class SimulatedFederation:
     @property
     def finished(self) -> bool:
         """Whether the last round, which only measures, is over."""
-        return len(self._rounds) == self._plan.rounds.total + 2
+        return len(self._rounds) == self._plan.rounds.published
 
     @property
     def budget_spent(self) -> bool:
@@ -294,7 +294,7 @@ class SimulatedFederation:
                 self._shared,
                 aggregate,
                 most_users=len(self._users),
-                n_clients=max(len(self._parties), fewest_clients(self._plan)),
+                n_clients=max(len(self._parties), self._plan.fewest_summands),
             )
         except SumOutOfBounds as error:
             raise InternalError(
@@ -313,7 +313,7 @@ class SimulatedFederation:
         self._account.charge(kind, round_id)
         layout = self._learner.server.layout
         # A few parties represent the number that a round needs.
-        more = max(0, fewest_clients(self._plan) - len(vectors))
+        more = max(0, self._plan.fewest_summands - len(vectors))
         return [
             layout.add_noise(vector, 1 + (more if place == 0 else 0))
             for place, vector in enumerate(vectors)

@@ -11,7 +11,6 @@ from fedrec.identity.document import Document, JsonValue, encode_bytes, write_do
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId
 from fedrec.plan.agreement import plan_from_json
-from fedrec.protection.settings import FEWEST_SUMMANDS
 
 KIND = "fedrec authority membership"
 FEWEST_CHARS = 16
@@ -100,9 +99,7 @@ class MemberRegister:
         Guests count towards a round's minimum only without cells.
         """
         plan = plan_from_json(self.plan_json)
-        needed = plan.rounds.minimum_clients
-        if plan.protection.name != "none":
-            needed = max(needed, plan.rounds.minimum_summands, FEWEST_SUMMANDS)
+        needed = plan.fewest_summands
         there = self.core if plan.has_cells else len(self.present)
         if there < needed:
             return (

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,15 +34,15 @@ from fedrec.errors import (
 from fedrec.plan.algorithm import divides_by_count
 from fedrec.plan.layout import METRICS_SLICE
 from fedrec.wire.chunks import Blob
-from fedrec.wire.fields import MAX_PAUSED, MAX_REASON_CHARS
-from fedrec.wire.messages import UNSAID, Reveal, RevealStatement, UploadHeader, manifest_digest
+from fedrec.wire.fields import MAX_REASON_CHARS
+from fedrec.wire.messages import UNSAID, Reveal, RevealStatement, manifest_digest
 from fedrec.wire.recovery import pack_headers
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import changing
 from fedrec_authority.opening.attribution import Attribution, CellFindings
 from fedrec_authority.opening.cell_counts import CellCounts, Contributions, OpeningContext, fetch
 
-MOST_REFUSED = MAX_PAUSED
+MOST_REFUSED = 16
 """The number of unfit sums in an epoch for which the key may be used.
 
 Each answer reveals something about it.
@@ -57,11 +56,28 @@ _REMEDY = "Nothing was opened. See audit.jsonl, and tell the data owners if it h
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Opened:
+class _Publishable:
     """A sum that may be published, with its contributions."""
 
     contributions: Contributions
     aggregate: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refusal:
+    """Why no sum of a round is published.
+
+    Attributes:
+        error: the problem, for the audit log.
+        public_reason: the sentence for the coordinator and its operators.
+        is_final: whether the key was used, so that the round's sum stays refused.
+        counts_against_key: whether the refusal uses up one of `MOST_REFUSED`.
+    """
+
+    error: FedrecError
+    public_reason: str
+    is_final: bool = False
+    counts_against_key: bool = False
 
 
 class SumOpening:
@@ -91,12 +107,10 @@ class SumOpening:
             return
         self._journal.tell("revealing", task.round)
         with self._journal.timed(task.round, "seconds_revealing", "revealed"):
-            try:
-                self._check(task)
-                total, problem = self._total(task)
-            except (ProtocolError, RefusedError) as error:
-                raise self._refusal(task, error, error.message) from error
-            self._open(task, total, problem)
+            answer = self._answer(task)
+            if isinstance(answer, _Refusal):
+                raise self._refuse(task, answer) from answer.error
+            self._send(task, answer)
 
     def _sent_again(self, task: Reveal) -> bool:
         """Send the earlier result for this sum, and tell whether there was one."""
@@ -118,17 +132,49 @@ class SumOpening:
         self._link.submit_reveal(said, self._store.read(opened.sealed))
         return True
 
+    def _answer(self, task: Reveal) -> _Publishable | _Refusal:
+        """Open a round's sum, or decide why it is refused."""
+        try:
+            self._check(task)
+            total, problem = self._total(task)
+            self._check_same_sum(task, total)
+        except (ProtocolError, RefusedError) as error:
+            return _Refusal(error=error, public_reason=error.message)
+        fetched = self._is_fetched(task)
+        # On disk before the key is used, so that a round has only one sum, even after a crash.
+        self._store.record_reveal(
+            task.round,
+            manifest_digest(self._membership.run, task.round, task.contributions),
+            Blob.of(total).digest,
+            tagged=fetched,
+        )
+        try:
+            if problem is not None:
+                raise problem
+            found: _Publishable | _Refusal = self._opened(task, total)
+        except (ProtocolError, RefusedError) as error:
+            found = self._without_unfit(task, error)
+        if isinstance(found, _Refusal):
+            return found
+        try:
+            aggregate = self._counts.left_in(task.kind, found.aggregate, found.contributions)
+        except RefusedError as error:
+            return _Refusal(error=error, public_reason=error.message, is_final=True)
+        if fetched:
+            self._store.forgive_sum()
+        return replace(found, aggregate=aggregate)
+
     def _check(self, task: Reveal) -> None:
         """Refuse as much as possible before fetching anything."""
         member = self._membership
         if task.epoch != member.epoch:
             raise RefusedError(
-                f"Round {task.round} is of epoch {task.epoch}, this client's epoch is "
+                f"Round {task.round} is of epoch {task.epoch}, the key authority's epoch is "
                 f"{member.epoch}."
             )
         if task.base_round != self._model.version:
             raise RefusedError(
-                f"Round {task.round} starts from version {task.base_round}, this client has "
+                f"Round {task.round} starts from version {task.base_round}, the key authority has "
                 f"version {self._model.version}."
             )
         terms = self._model.terms(task.round, task.kind)
@@ -188,79 +234,68 @@ class SumOpening:
             )
         return own, None
 
-    def _open(self, task: Reveal, total: bytes, problem: FedrecError | None) -> None:
-        """Use the key on a sum or, if it is unfit, on those of its cells, and send the result.
+    def _check_same_sum(self, task: Reveal, total: bytes) -> None:
+        """Refuse a second sum of a round.
 
-        Args:
-            problem: why the contributions have no sum, or None if they have one.
+        Answers about many chosen sums would reveal the key to a coordinator.
         """
-        member = self._membership
-        manifest = manifest_digest(member.run, task.round, task.contributions)
-        opened, sum_digest = self._store.state.revealed_as(task.round), Blob.of(total).digest
-        if opened is not None and opened.sum_digest != sum_digest:
-            # Answers about many chosen sums would reveal the key to a coordinator.
-            error: FedrecError = RefusedError(
-                f"Another sum of round {task.round} was presented before."
-            )
-            raise self._refusal(task, error, error.message)
-        fetched = self._is_fetched(task)
-        names = member.tag_names(task.round, task.contributions) if member.is_tagged else None
-        # On disk before the key is used, so that a round has only one sum, even after a crash.
-        self._store.record_reveal(task.round, manifest, sum_digest, tagged=fetched)
-        try:
-            if problem is not None:
-                raise problem
-            vector = self._model.vector(task.kind)
-            aggregate = vector.member.reveal(total, len(task.contributions), names)
-            self._counts.count(task, task.contributions)
-            found = self._checked(task, task.contributions, aggregate)
-        except (ProtocolError, RefusedError) as error:
-            found = self._without_unfit(task, error)
-        if fetched:
-            self._store.forgive_sum()
-        self._send(task, found)
+        opened = self._store.state.revealed_as(task.round)
+        if opened is not None and opened.sum_digest != Blob.of(total).digest:
+            raise RefusedError(f"Another sum of round {task.round} was presented before.")
 
-    def _checked(
-        self, task: Reveal, contributions: Contributions, aggregate: NDArray[np.int64]
-    ) -> _Opened:
-        """Return an opened sum that may be published.
+    def _opened(self, task: Reveal, total: bytes) -> _Publishable:
+        """Use the key on a sum.
 
         Raises:
-            SumOutOfBounds: honest clients cannot reach it.
+            ProtocolError: it does not open.
+            RefusedError: honest clients cannot reach it, or its tags are wrong.
         """
-        self._model.check_sum(task.kind, aggregate, contributions)
-        return _Opened(contributions=contributions, aggregate=aggregate)
+        member = self._membership
+        names = member.tag_names(task.round, task.contributions) if member.is_tagged else None
+        vector = self._model.vector(task.kind)
+        aggregate = vector.member.reveal(total, len(task.contributions), names)
+        self._counts.count(task, task.contributions)
+        self._model.check_sum(task.kind, aggregate, task.contributions)
+        return _Publishable(contributions=task.contributions, aggregate=aggregate)
 
-    def _without_unfit(self, task: Reveal, error: FedrecError) -> _Opened:
+    def _without_unfit(self, task: Reveal, error: FedrecError) -> _Publishable | _Refusal:
         """Return the sum of the cells that are fit, and pause the others.
 
         Args:
             error: the problem of the whole sum.
-
-        Raises:
-            RevealRefused: nothing can be published. The coordinator was told.
         """
         fits = self._attribution
         if not fits.is_of_use(task):
-            raise self._unfit(task, error)
+            return self._unfit(task, error)
         try:
             parts = fits.take_apart(task)
         except RefusedError as problem:
-            raise self._unfit(task, problem, problem.message) from problem
+            return self._unfit(task, problem, problem.message)
         if not parts.unfit:
             forged = self._is_fetched(task) and isinstance(error, WrongTags)
-            raise self._unfit(task, error, _NOT_THEIRS if forged else _UNFIT)
+            return self._unfit(task, error, _NOT_THEIRS if forged else _UNFIT)
         if not (fits.is_enough(parts.good) and fits.may_pause(task, parts.unfit)):
-            raise self._unfit(task, error)
+            return self._unfit(task, error)
         try:
-            found = self._checked(task, parts.good, parts.total)
+            self._model.check_sum(task.kind, parts.total, parts.good)
         except RefusedError as problem:
-            raise self._unfit(task, problem) from problem
+            return self._unfit(task, problem)
         self._pause(task, parts)
         if task.kind == "train" and divides_by_count(self._membership.plan):
             # The divisor counted the paused cells, too.
-            raise self._unfit(task, error, _COUNTED_AGAIN, tells=False)
-        return found
+            return _Refusal(error=error, public_reason=_COUNTED_AGAIN, is_final=True)
+        return _Publishable(contributions=parts.good, aggregate=parts.total)
+
+    def _unfit(self, task: Reveal, error: FedrecError, public_reason: str = _UNFIT) -> _Refusal:
+        """Return the refusal of a sum after the key was used, which costs no cell."""
+        if self._is_fetched(task):
+            counts = isinstance(error, WrongTags)
+        else:
+            # A sum with the right tags decrypts to what members encrypted, whatever the key.
+            counts = not (self._membership.is_tagged and isinstance(error, SumOutOfBounds))
+        return _Refusal(
+            error=error, public_reason=public_reason, is_final=True, counts_against_key=counts
+        )
 
     def _pause(self, task: Reveal, parts: CellFindings) -> None:
         """Pause the unfit cells: first on disk, then in the audit log and for people."""
@@ -279,31 +314,15 @@ class SumOpening:
         )
         self._journal.tell("cell_paused", task.round, detail=detail)
 
-    def _unfit(
-        self, task: Reveal, error: FedrecError, told: str = _UNFIT, *, tells: bool = True
-    ) -> RevealRefused:
-        """Record a refusal permanently, tell the coordinator, and return the error.
-
-        Args:
-            tells: whether the refusal may reveal something about the key without pausing a cell.
-        """
-        self._note_refusal(task, error, tells=tells)
-        return self._refusal(task, error, told)
-
-    def _send(self, task: Reveal, found: _Opened) -> None:
-        """Send the signed result over the rows that enough cells vouch for."""
-        member, contributions = self._membership, found.contributions
-        try:
-            aggregate = self._counts.left_in(task.kind, found.aggregate, contributions)
-        except RefusedError as error:
-            raise self._unfit(task, error, error.message, tells=False) from error
+    def _send(self, task: Reveal, found: _Publishable) -> None:
+        """Send the signed result."""
+        member, contributions, aggregate = self._membership, found.contributions, found.aggregate
         shared = self._model.applied(task.kind, aggregate)
         seal = member.seal_of(task.round)
         sealed = seal.seal_aggregate(self._model.vector(task.kind).pack(aggregate))
         rows = self._model.rows_after(shared)
-        statement = self._statement(
-            task,
-            contributions=contributions,
+        following = replace(
+            self._next_statement(task, contributions),
             state_tag=seal.state_tag(shared.canonical_bytes()),
             published_digest=Blob.of(sealed).digest,
             metrics=aggregate[METRICS_SLICE].astype("<i8").tobytes(),
@@ -311,6 +330,7 @@ class SumOpening:
             rows_digest=rows.digest,
             trained=shared.trained,
         )
+        statement = member.sign_statement(following)
         # On disk before it is announced, so that a coordinator that loses its folder can begin with
         # it.
         self._store.record_opened(
@@ -321,17 +341,15 @@ class SumOpening:
         )
         self._link.submit_reveal(statement, sealed)
 
-    def _statement(
-        self, task: Reveal, *, contributions: tuple[UploadHeader, ...], **said: Any
-    ) -> RevealStatement:
-        """Return this revealer's signed statement on a round, which follows its last one.
+    def _next_statement(self, task: Reveal, contributions: Contributions) -> RevealStatement:
+        """Return this revealer's statement that follows its last one, not yet signed.
 
         It names all cells that are paused by now.
         """
         member, before = self._membership, self._store.state.head
         is_noisy = task.kind == "train" and member.layout.mechanism is not None
         is_new = before is None or before.round != task.round
-        statement = RevealStatement(
+        return RevealStatement(
             federation=member.federation,
             run=member.run,
             round=task.round,
@@ -343,37 +361,27 @@ class SumOpening:
             previous=UNSAID if before is None else before.digest(),
             kind=task.kind,
             charged=(0 if before is None else before.charged) + (is_noisy and is_new),
-            **said,
         )
-        return member.sign_statement(statement)
 
-    def _note_refusal(self, task: Reveal, error: FedrecError, *, tells: bool) -> None:
-        """Record a refusal permanently, and count it if it reveals something about the key."""
-        member = self._membership
-        counted = self._is_fetched(task)
-        if counted and not (tells and isinstance(error, WrongTags)):
-            self._store.forgive_sum()
-            counted = False
-        # A sum with the right tags decrypts to what members encrypted, whatever the key.
-        tells = tells and not (isinstance(error, SumOutOfBounds) and member.is_tagged)
-        self._store.record_refused(task.round, counted=tells and not counted)
-
-    def _refusal(self, task: Reveal, error: FedrecError, told: str) -> RevealRefused:
-        """Record a refusal, tell the coordinator, and return the error.
-
-        Args:
-            told: the reason, for the coordinator and its operators.
-        """
+    def _refuse(self, task: Reveal, refusal: _Refusal) -> RevealRefused:
+        """Record a refusal permanently, tell the coordinator, and return the error."""
+        error = refusal.error
+        if refusal.is_final:
+            counted = self._is_fetched(task)
+            if counted and not refusal.counts_against_key:
+                self._store.forgive_sum()
+            self._store.record_refused(
+                task.round, counted=refusal.counts_against_key and not counted
+            )
         refused = RevealRefused(error.message, remedy=error.remedy or _REMEDY)
         noted = error if isinstance(error, PartialCell | SumOutOfBounds) else refused
         self._context.refused("reveal_refused", task.round, noted)
-        reason = " ".join(told.split())[:MAX_REASON_CHARS]
-        statement = self._statement(
-            task,
-            contributions=task.contributions,
-            refused=reason,
+        following = replace(
+            self._next_statement(task, task.contributions),
+            refused=" ".join(refusal.public_reason.split())[:MAX_REASON_CHARS],
             trained=self._model.shared.trained,
         )
+        statement = self._membership.sign_statement(following)
         self._store.record_statement(statement)
         with suppress(FedrecError):
             # If the coordinator rejects it, it has abandoned the round already, or it lies.

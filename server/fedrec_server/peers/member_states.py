@@ -172,7 +172,7 @@ def missing(state: State, presence: Presence) -> frozenset[ClientId]:
             return frozenset()
         return frozenset(steps.invited(state.rules, round_) - steps.arrived(state.rules, round_))
     if is_stalled(state) and state.ending is None:
-        return state.unanswered & state.roster
+        return state.abandonments.unanswered & state.roster
     return absent(state, presence.live())
 
 
@@ -195,12 +195,13 @@ def why_ended(code: str) -> str:
 
 def _stalled(state: State, roster: Roster, presence: Presence) -> str:
     """Return which clients did not answer, if several rounds in a row were abandoned."""
-    silent = state.unanswered & state.roster
+    abandoned = state.abandonments
+    silent = abandoned.unanswered & state.roster
     who = f"{_named(silent, roster, presence)}, to answer" if silent else "a round that succeeds"
-    left = max(0.0, state.retry_at - presence.now())
+    left = max(0.0, abandoned.retry_at - presence.now())
     return (
-        f"{who}. Stalled: {state.abandoned_in_row} rounds in a row were abandoned, the last "
-        f"because {state.gave_up}. Next attempt in {left:.0f} s"
+        f"{who}. Stalled: {abandoned.in_row} rounds in a row were abandoned, the last "
+        f"because {abandoned.reason}. Next attempt in {left:.0f} s"
     )
 
 

@@ -86,7 +86,7 @@ class RememberedUpdates:
         if not self._is_news(client_id, statement):
             return
         run = self._run
-        if run.state.may_learn:
+        if run.state.nothing_opened_since_recovery:
             await run.work.uninterrupted(self._learn(statement))
         if statement.round > run.state.published:
             self.halt(statement.round)

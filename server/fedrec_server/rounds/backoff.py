@@ -70,7 +70,7 @@ def missed_by_none(rules: Rules, clients: Collection[ClientId]) -> frozenset[Cli
 
 def is_stalled(state: State) -> bool:
     """Return whether rounds are abandoned one after another. The next published round ends this."""
-    return state.abandoned_in_row >= STALLED_AFTER
+    return state.abandonments.in_row >= STALLED_AFTER
 
 
 def pause_seconds(rules: Rules, in_row: int) -> float:

@@ -8,7 +8,6 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
 from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import Report, RevealStatement, RoundKind, UploadHeader
-from fedrec_server.rounds.state import Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +134,7 @@ class StepEnded:
 
     round: RoundId
     step: str
-    phase: Phase
+    phase: str
     brought_vectors: bool
     left_out: frozenset[ClientId]
     counted: int

@@ -19,7 +19,15 @@ from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import RevealStatement
 from fedrec_server.rounds.backoff import after_silence, pause_seconds
 from fedrec_server.rounds.changes import Change, RoundAbandoned, RoundPublished, RunFinished
-from fedrec_server.rounds.state import Ending, LastCount, Reporting, Round, State
+from fedrec_server.rounds.state import (
+    Abandonments,
+    Ending,
+    KnownModel,
+    LastCount,
+    Reporting,
+    Round,
+    State,
+)
 from fedrec_server.rounds.steps import arrived
 
 EPOCH_CHANGED = "the key epoch changed"
@@ -85,7 +93,7 @@ def publish(
         rows=after,
         reports_until=until,
     )
-    known = None if statement is None else (statement.epoch, statement.state_tag)
+    known = None if statement is None else KnownModel.named_by(statement)
     state = state.with_published(round_.kind, round_.number, known, after)
     if round_.kind == "count" and rules.exact:
         who = frozenset(round_.accepted)
@@ -112,7 +120,8 @@ def is_opening(state: State, round_: Round) -> bool:
 def abandon(state: State, round_: Round, reason: str, now: float) -> Step:
     """Abandon a round. After several in a row, pauses grow."""
     blamed = reason != EPOCH_CHANGED
-    in_row = state.abandoned_in_row + blamed
+    before = state.abandonments
+    in_row = before.in_row + blamed
     pause = pause_seconds(state.rules, in_row) if blamed else 0.0
     # If the deadline did not cause it, all clients did what was asked.
     answered: Set[ClientId] = round_.asked
@@ -131,10 +140,12 @@ def abandon(state: State, round_: Round, reason: str, now: float) -> Step:
         state,
         current=None,
         abandoned=state.abandoned + 1,
-        abandoned_in_row=in_row,
-        gave_up=reason if blamed else state.gave_up,
-        unanswered=frozenset(round_.asked - answered) if blamed else state.unanswered,
-        retry_at=now + pause,
+        abandonments=Abandonments(
+            in_row=in_row,
+            reason=reason if blamed else before.reason,
+            unanswered=frozenset(round_.asked - answered) if blamed else before.unanswered,
+            retry_at=now + pause,
+        ),
     )
     if state.stop_asked:
         return then(abandoned, finish(state, "the operator stopped the run", False, now))

@@ -8,7 +8,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
 from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import Report, RevealStatement, StepMessage, UploadHeader
-from fedrec_server.rounds.state import Phase, Rules
+from fedrec_server.rounds.state import Rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class StepClosed(_Happened):
     """
 
     round: RoundId
-    phase: Phase
+    phase: str
     left_out: frozenset[ClientId] = frozenset()
 
 

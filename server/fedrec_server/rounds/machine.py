@@ -52,7 +52,7 @@ from fedrec_server.rounds.events import (
     Uploaded,
 )
 from fedrec_server.rounds.selection import open_round
-from fedrec_server.rounds.state import State
+from fedrec_server.rounds.state import Abandonments, State
 
 
 def step(state: State, event: Event) -> Step:
@@ -197,7 +197,8 @@ def _restarted(state: State, now: float) -> Step:
     if waiting is not None:
         return replace(state, reporting=revealing.begun_again(state, waiting, now)), ()
     if round_ is None:
-        return replace(state, retry_at=0.0), ()
+        abandonments = replace(state.abandonments, retry_at=0.0)
+        return replace(state, abandonments=abandonments), ()
     if round_.epoch != state.rules.epoch:
         return abandon(state, round_, EPOCH_CHANGED, now)
     seconds = steps.seconds_of(state.rules, round_.phase)
@@ -212,10 +213,7 @@ def _resumed(state: State, now: float) -> Step:
         state,
         ending=None,
         stop_asked=False,
-        abandoned_in_row=0,
-        gave_up="",
-        unanswered=frozenset(),
-        retry_at=0.0,
+        abandonments=Abandonments(),
     )
     return state, (resumed,)
 

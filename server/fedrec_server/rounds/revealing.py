@@ -29,7 +29,7 @@ from fedrec_server.rounds.changes import (
 )
 from fedrec_server.rounds.endings import REFUSED, Step, abandon, finish, publish, then
 from fedrec_server.rounds.events import ReportReceived, StatementReceived, StatementShown
-from fedrec_server.rounds.state import Reporting, Round, State
+from fedrec_server.rounds.state import KnownModel, Reporting, Round, State
 
 DISAGREE = "clients disagree"
 FEW = "fewer than two clients reported"
@@ -101,7 +101,7 @@ def statement_shown(state: State, event: StatementShown) -> Step:
         RoundError: the run has continued by itself, or the round is known.
     """
     said = event.statement
-    if not state.may_learn or said.round <= state.published:
+    if not state.nothing_opened_since_recovery or said.round <= state.published:
         raise RoundError(f"This run cannot continue from round {said.round}.")
     last = max(state.last_round, numbers_used(said.round, said.epoch, state.rules.epoch))
     charged = max(state.charged, said.charged)
@@ -123,7 +123,7 @@ def statement_shown(state: State, event: StatementShown) -> Step:
         trained=said.trained,
         evaluated=said.kind == "evaluate",
         charged=charged,
-        known=(said.epoch, said.state_tag),
+        known=KnownModel.named_by(said),
         rows=said.rows,
         last_count=None,
     )
@@ -203,7 +203,7 @@ def _measured(state: State, waiting: Reporting, reason: str) -> Step:
     rows = state.rows if agreed is None else agreed.rows
     if rows is None:
         raise RoundError("No statement names the rows that follow from the count.")
-    known = None if agreed is None else (agreed.epoch, agreed.state_tag)
+    known = None if agreed is None else KnownModel.named_by(agreed)
     measured = RoundMeasured(round=waiting.round, agreed=agreed, reason=reason, rows=rows)
     return replace(state, reporting=None, rows=rows, known=known), (measured,)
 

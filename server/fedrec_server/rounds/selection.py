@@ -202,7 +202,7 @@ def open_round(state: State, tick: Tick) -> Step:
     here = willing(state, state.rules.summable(tick.live & state.roster), number)
     if state.last_count is not None:
         counted = state.last_count.clients
-        found = state.last_count.noticed(
+        found = state.last_count.after_looking_at(
             here,
             tick.now,
             trained=state.trained,
@@ -220,9 +220,10 @@ def open_round(state: State, tick: Tick) -> Step:
         reason = f"{BUDGET_SPENT}: {state.charged} noisy sums, {state.rules.budget}"
         return finish(state, reason, failed=True, now=tick.now)
     # If the clock is set back, the pause must not last longer.
-    longest = tick.now + pause_seconds(state.rules, state.abandoned_in_row)
-    state = replace(state, retry_at=min(state.retry_at, longest))
-    if tick.now < state.retry_at or awaited(state, here):
+    longest = tick.now + pause_seconds(state.rules, state.abandonments.in_row)
+    retry_at = min(state.abandonments.retry_at, longest)
+    state = replace(state, abandonments=replace(state.abandonments, retry_at=retry_at))
+    if tick.now < retry_at or awaited(state, here):
         return state, ()
     asked = state.expected(kind) or asked_of(state.rules, here, number)
     if not state.rules.may_begin(asked):

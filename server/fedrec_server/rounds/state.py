@@ -12,11 +12,11 @@ from fedrec.plan.protections import opening_seconds
 from fedrec.plan.schema import RoundSettings
 from fedrec.protection import PROTECTIONS, ProtectionPlan, Steps
 from fedrec.protection.round_protocol import ONE_STEP, SUMMING
-from fedrec.protection.settings import FEWEST_SUMMANDS
 from fedrec.wire.chunks import Blob
 from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import (
     Report,
+    RevealStatement,
     RoundKind,
     UploadHeader,
     manifest_digest,
@@ -24,7 +24,7 @@ from fedrec.wire.messages import (
 from fedrec_server.rounds.by_client import Asked, ByClient, Counted
 
 _PASSED_OVER_ROUNDS = 16
-"""Number of training rounds that leave out a present client that did not answer the count."""
+"""For this many training rounds, a client that ignored a count round is no newcomer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class LastCount:
     unanswered: bool = False
     again: bool = False
 
-    def noticed(
+    def after_looking_at(
         self,
         here: frozenset[ClientId],
         now: float,
@@ -83,9 +83,7 @@ class LastCount:
         return replace(self, waits_since=since, again=again)
 
 
-Phase = str
-"""The phase of a round: one of its steps, "summing" or "revealing"."""
-PHASES: tuple[Phase, ...] = tuple(
+PHASES: tuple[str, ...] = tuple(
     dict.fromkeys(
         [
             *(step.phase for kind in PROTECTIONS.values() for step in kind.steps.all),
@@ -94,7 +92,7 @@ PHASES: tuple[Phase, ...] = tuple(
         ]
     )
 )
-"""The phases of all protections, for metrics by phase."""
+"""The phases of all protections' rounds: their steps, "summing" and "revealing"."""
 
 NO_ROUND = RoundId(0)
 
@@ -106,22 +104,24 @@ class Rules:
     """The plan's rules for rounds.
 
     Attributes:
-        needs_reveal: whether the coordinator cannot read a round's sum.
+        run, epoch: the run and its key epoch.
         seed: the federation's public seed, on which selection depends.
+        needs_reveal: whether the coordinator cannot read a round's sum.
+        rounds: the plan's section.
         fewest_revealed: the roster's own minimum of summands.
         most_summands: the largest number of updates for which the protection is proven.
         hides_updates: whether the coordinator cannot read a single update.
         steps: the messages that every client of a round sends.
         vector_seconds: the time in which a slow line uploads a vector.
         most_sums: the number of noisy sums that the privacy budget allows, or None without a limit.
-        revealer: the only party that opens sums, or None if each member decrypts the published sum.
         budget: the privacy budget in words, or empty if sums are exact.
-        n_items: the number of items in the catalogue.
-        entries: the plan of the largest vector if its sums grow with the round's clients, or None.
         charges_updates: whether each noisy update is a release, because the coordinator may read
             it. If false, the sum is the release, once it can be opened.
         exact: whether training rounds are divided by the last count round's counts, and so include
             exactly the clients that it counted.
+        revealer: the only party that opens sums, or None if each member decrypts the published sum.
+        n_items: the number of items in the catalogue.
+        entries: the plan of the largest vector if its sums grow with the round's clients, or None.
         partition: the cells, whose clients are always summed together.
         fewest_clients: the number below which no client would take part.
         fewest_cells: the number of whole cells below which no sum is opened.
@@ -185,10 +185,8 @@ class Rules:
     @property
     def needed(self) -> int:
         """Return the fewest clients, without guests, with which a round opens and is published."""
-        if not (self.needs_reveal or self.hides_updates):
-            return self.rounds.minimum_clients
-        floor = max(FEWEST_SUMMANDS, self.rounds.minimum_summands, self.fewest_revealed)
-        return max(self.rounds.minimum_clients, floor)
+        hidden = self.needs_reveal or self.hides_updates
+        return self.rounds.fewest_summands(hidden, self.fewest_revealed)
 
     @property
     def most_counted(self) -> int | None:
@@ -221,7 +219,7 @@ class Round:
     kind: RoundKind
     base_round: RoundId
     epoch: int
-    phase: Phase
+    phase: str
     opened_at: float
     deadline_at: float
     asked: Asked
@@ -311,10 +309,45 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownModel:
+    """The digest of a published model under the group key of an epoch.
+
+    The key authority or two clients named it.
+    """
+
+    epoch: int
+    digest: bytes
+
+    @classmethod
+    def named_by(cls, said: RevealStatement | Report) -> KnownModel:
+        """Return the model that a statement or a report is about."""
+        return cls(epoch=said.epoch, digest=said.state_tag)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abandonments:
+    """The rounds that were abandoned since the last published one. See `is_stalled`.
+
+    Attributes:
+        in_row: their number.
+        reason: why the last of them was abandoned.
+        unanswered: the clients that were asked in it and did not answer.
+        retry_at: the earliest time at which the next round may open.
+    """
+
+    in_row: int = 0
+    reason: str = ""
+    unanswered: frozenset[ClientId] = frozenset()
+    retry_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """The whole run.
 
     Attributes:
+        rules: the plan's rules for rounds.
+        roster: the members of this key epoch that train.
         last_round: the last round number used, published or not.
         published: the last published round: the model's version.
         recovered: the round from which a recovered folder begins, or 0.
@@ -324,17 +357,16 @@ class State:
         trained: the number of published training rounds.
         evaluated: whether the closing evaluation is published.
         charged: the number of training rounds that released something, published or not.
-        known: the published model's digest under an epoch's key, and that epoch. The key authority
-            or two clients named it. None if it is unknown.
+        known: the published model, or None if it is unknown.
         reporting: the published round, until two clients agree on its sum's content.
         rows: the item rows that vectors cover after the count, or None before it.
         last_count: the clients whose counts divide training sums, or None if sums aren't divided.
-        abandoned_in_row: the number of rounds abandoned since the last published one. See
-            `is_stalled`.
-        gave_up: why the last of them was abandoned.
-        unanswered: the clients that were asked in it and did not answer.
-        retry_at: the earliest time at which the next round may open.
+        abandoned: the number of rounds abandoned in the whole run.
+        abandonments: those since the last published round.
         silences: the cells or single clients that sit out for a while.
+        current: the round in progress, or None between rounds.
+        stop_asked: whether the operator asked to stop after the current round.
+        ending: why the run is over, or None before.
     """
 
     rules: Rules
@@ -347,22 +379,19 @@ class State:
     trained: int = 0
     evaluated: bool = False
     charged: int = 0
-    known: tuple[int, bytes] | None = None
+    known: KnownModel | None = None
     reporting: Reporting | None = None
     rows: StatedRows | None = None
     last_count: LastCount | None = None
     abandoned: int = 0
-    abandoned_in_row: int = 0
-    gave_up: str = ""
-    unanswered: frozenset[ClientId] = frozenset()
-    retry_at: float = 0.0
+    abandonments: Abandonments = field(default_factory=Abandonments)
     silences: Mapping[frozenset[ClientId], Silence] = field(default_factory=dict)
     current: Round | None = None
     stop_asked: bool = False
     ending: Ending | None = None
 
     @property
-    def may_learn(self) -> bool:
+    def nothing_opened_since_recovery(self) -> bool:
         """Return whether no sum was opened since the folder was recovered.
 
         Until then members may know of later rounds than the key authority's backup.
@@ -376,8 +405,8 @@ class State:
         If no sum was opened since the recovery, members may have answered the number after the
         recovered round's. Once another epoch began, they cannot do so again.
         """
-        is_first = self.may_learn and self.last_round == self.recovered
-        skips = is_first and self.known is not None and self.known[0] < self.rules.epoch
+        is_first = self.nothing_opened_since_recovery and self.last_round == self.recovered
+        skips = is_first and self.known is not None and self.known.epoch < self.rules.epoch
         return RoundId(self.last_round + 1 + skips)
 
     @property
@@ -397,7 +426,7 @@ class State:
     @property
     def base_state(self) -> bytes | None:
         """Return the model digest that updates must name, if it is known here."""
-        return self.known[1] if self.known and self.known[0] == self.rules.epoch else None
+        return self.known.digest if self.known and self.known.epoch == self.rules.epoch else None
 
     def rows_of(self, kind: RoundKind) -> StatedRows:
         """Return the item rows that a round's vectors cover."""
@@ -425,23 +454,20 @@ class State:
         self,
         kind: RoundKind,
         number: RoundId,
-        known: tuple[int, bytes] | None,
+        known: KnownModel | None,
         rows: StatedRows | None,
     ) -> State:
         """Return the state after `number` was published.
 
         Args:
-            known: the digest of the resulting model, if known.
+            known: the resulting model, if known.
             rows: the item rows that vectors cover from now on, or None until clients report them.
         """
         return replace(
             self,
             current=None,
             published=number,
-            abandoned_in_row=0,
-            gave_up="",
-            unanswered=frozenset(),
-            retry_at=0.0,
+            abandonments=Abandonments(),
             known=known,
             rows=rows,
             counted=self.counted or kind == "count",

@@ -12,7 +12,16 @@ from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import Report, RevealStatement, UploadHeader
 from fedrec_server.rounds.by_client import Asked, ByClient, Counted
 from fedrec_server.rounds.endings import EPOCH_CHANGED
-from fedrec_server.rounds.state import Ending, LastCount, Reporting, Round, Rules, State
+from fedrec_server.rounds.state import (
+    Abandonments,
+    Ending,
+    KnownModel,
+    LastCount,
+    Reporting,
+    Round,
+    Rules,
+    State,
+)
 from fedrec_server.store.durable_files import epoch_name, snapshot_name, sum_name, update_name
 from fedrec_server.store.store import Applicant, Entry, EpochRecord, PublishedRecord, SnapshotRecord
 from fedrec_server.store.tables import blob_of, from_row
@@ -63,8 +72,10 @@ def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientI
         rows=_stated_rows(rows, published),
         last_count=last_count,
         abandoned=number(rows, abandoned, 0),
-        abandoned_in_row=number(rows, in_row, forgiven, EPOCH_CHANGED),
-        gave_up=_gave_up(rows, forgiven),
+        abandonments=Abandonments(
+            in_row=number(rows, in_row, forgiven, EPOCH_CHANGED),
+            reason=_gave_up(rows, forgiven),
+        ),
         current=_current(rows),
         stop_asked=meta["stop_asked"] == "1",
         ending=Ending(reason=ended[1:], failed=ended[0] == "1") if ended else None,
@@ -128,7 +139,7 @@ def next_published(rows: sqlite3.Connection, after: RoundId) -> PublishedRecord 
         contributions=_contributions(rows, row["round"]),
         statement=None if statement is None else from_row(RevealStatement, statement),
         known=known,
-        reports=tuple(report for report in said if (report.epoch, report.state_tag) == known),
+        reports=tuple(report for report in said if KnownModel.named_by(report) == known),
         name=row["blob_name"] or "",
         blob=Blob(length=row["blob_length"], digest=row["blob_digest"]),
     )
@@ -305,11 +316,11 @@ def _published_row(rows: sqlite3.Connection, published: int) -> sqlite3.Row | No
     return found
 
 
-def _known(row: sqlite3.Row | None) -> tuple[int, bytes] | None:
+def _known(row: sqlite3.Row | None) -> KnownModel | None:
     """Return what is known about the model after a published round."""
     if row is None or row["known_epoch"] is None:
         return None
-    return row["known_epoch"], row["known_tag"]
+    return KnownModel(epoch=row["known_epoch"], digest=row["known_tag"])
 
 
 def _reporting(rows: sqlite3.Connection, published: int, epoch: int) -> Reporting | None:

@@ -11,7 +11,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Report, RevealStatement, RoundKind, UploadHeader
 from fedrec_server.rounds.changes import Change
-from fedrec_server.rounds.state import Rules, State
+from fedrec_server.rounds.state import KnownModel, Rules, State
 from fedrec_server.store.durable_files import Spool
 
 
@@ -42,8 +42,7 @@ class PublishedRecord:
 
     Attributes:
         statement: the key authority's statement, if it opened the sum.
-        known: the epoch in which the key authority or two clients named the resulting model, and
-            its digest under that epoch's key. None if it was not named.
+        known: the resulting model, or None if it was not named.
         reports: the reports of clients that named this model.
         name: the file of the published sum, or empty if it was deleted.
     """
@@ -54,7 +53,7 @@ class PublishedRecord:
     epoch: int
     contributions: tuple[UploadHeader, ...]
     statement: RevealStatement | None
-    known: tuple[int, bytes] | None
+    known: KnownModel | None
     reports: tuple[Report, ...]
     name: str
     blob: Blob

@@ -22,6 +22,7 @@ from world.fake_federation import FakeRound
 from world.fake_link import KeyWatch, Killed
 from world.fake_parties import N_ITEMS
 
+from fedrec.errors import RefusedError
 from fedrec.ids import RoundId
 from fedrec.plan.travelling_rows import held_widely
 from fedrec.protection.ciphertext_blocks import ResidueLayout
@@ -448,3 +449,17 @@ def test_a_refused_sum_stays_refused(tmp_path, key):
     assert key.opened == [wrong]
     assert world.link.reveals == []
     assert refused_sums(world) == 1
+
+
+def test_a_sum_without_rows_earns_no_further_wrong_sum(tmp_path, monkeypatch):
+    """Its tags were right, which is credited once."""
+    world = AuthorityWorld(tmp_path, **TAGGED)
+    round_ = world.honest_round()
+
+    def nothing_is_left(*_):
+        raise RefusedError("No row is left.")
+
+    monkeypatch.setattr(CellCounts, "left_in", nothing_is_left)
+    world.run_revealer(lambda: world.reveal(round_))
+    assert world.link.reveals == [] and "No row is left." in world.refusals()
+    assert refused_sums(world) == 0

@@ -73,7 +73,7 @@ async def test_a_joiner_waits_for_the_round_and_a_removal_does_not(tmp_path):
         await upload(engine, later, 3)
         removed = epoch(bench, 3, 0, 1, 2)
         assert await engine.rotation.install(removed.to_json()) == (3, True)
-        assert engine.run.state.abandoned == 1 and engine.run.state.abandoned_in_row == 0
+        assert engine.run.state.abandoned == 1 and engine.run.state.abandonments.in_row == 0
         with pytest.raises(NotInRoster):
             await poll(engine, 3)
         with pytest.raises(RoundClosed, match="epoch 2 is over"):
@@ -89,7 +89,7 @@ async def test_abandoning_for_an_epoch_never_ends_a_run(tmp_path):
         await engine.rotation.install(epoch(bench, 2, 1, 2, 3).to_json())
         assert engine.run.state.ending is None
     async with running(bench, tmp_path) as engine:
-        assert engine.run.state.ending is None and engine.run.state.abandoned_in_row == 0
+        assert engine.run.state.ending is None and engine.run.state.abandonments.in_row == 0
         assert engine.run.state.rules.epoch == 2
 
 

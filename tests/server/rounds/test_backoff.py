@@ -165,8 +165,8 @@ def test_where_too_few_would_be_left_everybody_is_asked_again_and_the_run_stalls
         play.round(away=set(), silent={2})
     state = play.world.state
     assert is_stalled(state) and state.ending is None
-    assert state.unanswered == {client(2)}
-    assert state.gave_up == "1 clients that every sum needs did not answer in time"
+    assert state.abandonments.unanswered == {client(2)}
+    assert state.abandonments.reason == "1 clients that every sum needs did not answer in time"
     play.round(away=set(), silent=set())
     assert play.counted == [3] and not is_stalled(play.world.state)
 
@@ -183,11 +183,14 @@ def test_a_resumed_run_starts_with_a_clean_slate():
     world.tick(0, 1, 2)
     world.upload(0)
     world.tick(0, 1, 2, seconds=DEADLINE)
-    assert world.state.gave_up and world.state.unanswered == {client(1), client(2)}
+    assert world.state.abandonments.reason and world.state.abandonments.unanswered == {
+        client(1),
+        client(2),
+    }
     world.apply(StopRequested(now=world.now, at_once=True))
     world.apply(Resumed(now=world.now))
-    assert (world.state.gave_up, world.state.abandoned_in_row) == ("", 0)
-    assert world.state.unanswered == frozenset()
+    assert (world.state.abandonments.reason, world.state.abandonments.in_row) == ("", 0)
+    assert world.state.abandonments.unanswered == frozenset()
 
 
 def rules_opening(entries=None, **rounds):

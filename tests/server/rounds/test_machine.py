@@ -207,7 +207,7 @@ class TestCollecting:
             assert kinds(opened) == ["RoundOpened"]
             assert world.now - closed_at == max(1, abandoned.pause_seconds)
             world.tick(seconds=11)
-            pauses.append(world.state.retry_at - world.now)
+            pauses.append(world.state.abandonments.retry_at - world.now)
         assert pauses[:8] == [0, 0, 10, 20, 40, 80, 160, 160]
         assert set(pauses[8:]) == {160} and world.state.ending is None
 

@@ -32,6 +32,7 @@ from fedrec_server.rounds.events import (
 )
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.selection import awaited
+from fedrec_server.rounds.state import KnownModel
 
 
 def published(n_clients=4, kind="count", **rounds):
@@ -313,7 +314,7 @@ def test_it_goes_on_from_there():
     assert not after.evaluated
     assert shown(anew().state, replace(said, kind="evaluate"))[0].evaluated
     # It may learn of more, and the next round has a number that nobody used.
-    assert after.may_learn
+    assert after.nothing_opened_since_recovery
     assert shown(after, word(after, 11))[0].published == 11
     _, opened = opening(after)
     assert isinstance(opened, RoundOpened) and (opened.round, opened.base_round) == (10, 9)
@@ -362,9 +363,9 @@ def test_known_rounds_and_runs_that_went_on_are_left_alone():
     with pytest.raises(RoundError, match="cannot continue from"):
         step(began, StatementShown(now=9.0, statement=word(began, 9)))
     given_up = replace(began, current=None)
-    assert not given_up.may_learn
+    assert not given_up.nothing_opened_since_recovery
     never = World.new(world.state.rules, 3)
-    assert not never.state.may_learn
+    assert not never.state.nothing_opened_since_recovery
 
 
 @pytest.mark.parametrize(("epoch", "number"), [(1, 5), (2, 6), (3, 6)])
@@ -375,7 +376,7 @@ def test_an_epoch_after_the_recovery_skips_the_number_that_members_may_have_answ
         state,
         last_round=RoundId(4),
         begins_at=RoundId(4),
-        known=(1, b"tag"),
+        known=KnownModel(epoch=1, digest=b"tag"),
         rules=replace(state.rules, epoch=epoch),
     )
     after, opened = opening(state)

@@ -195,7 +195,7 @@ async def test_without_a_member_the_round_is_abandoned_and_the_next_is_of_the_ne
         stale = await made_by(world, 1)
         assert await engine.rotation.install(later(world, 0, 1, 2, 3).to_json()) == (2, True)
         await engine.run.work.settled()
-        assert (engine.run.state.abandoned, engine.run.state.abandoned_in_row) == (1, 0)
+        assert (engine.run.state.abandoned, engine.run.state.abandonments.in_row) == (1, 0)
         assert engine.run.state.rules.epoch == 2
         with pytest.raises(RoundClosed, match="epoch 1 is over"):
             await world.send(stale)
@@ -272,7 +272,7 @@ async def test_a_restart_begins_the_newest_epoch_and_says_why_the_round_ended(tm
     async with masked(tmp_path, N_CLIENTS, federation=federation) as world:
         assert world.engine.run.state.rules.epoch == 2
         assert world.engine.run.state.abandoned == 1
-        assert world.engine.run.state.abandoned_in_row == 0
+        assert world.engine.run.state.abandonments.in_row == 0
         world.enrol(range(N_AFTER))
         while world.engine.run.state.published == 0:
             await world.all_act()

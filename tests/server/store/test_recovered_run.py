@@ -76,7 +76,7 @@ def test_it_is_loaded_as_it_was(tmp_path):
     assert (state.published, state.last_round, state.recovered) == (5, 7, 5)
     assert (state.counted, state.trained, state.evaluated, state.charged) == (True, 3, False, 6)
     assert state.base_state == a_word(5).state_tag
-    assert state.may_learn and state.current is None
+    assert state.nothing_opened_since_recovery and state.current is None
     record = store.published(RoundId(5))
     assert record is not None and record.statement == a_word(5)
     # Only who has the version before can take it; all others take the model.
@@ -183,5 +183,5 @@ def test_nothing_was_ever_opened(tmp_path):
     store.begin_from(nothing_opened(before))
     state = store.load(RULES, ROSTER)
     assert (state.published, state.last_round, state.next_kind) == (0, 0, "count")
-    assert state.may_learn
+    assert state.nothing_opened_since_recovery
     store.close()
