@@ -155,7 +155,7 @@ def export(
     The file reveals users' interests. Its owner decides on further access.
     """
     from fedrec.settings.validation import load_settings
-    from fedrec_client.recommending import Wanted, export_recommendations
+    from fedrec_client.own_recommender import Wanted, export_recommendations
 
     log_to_stderr(logging.WARNING)
     settings = load_settings(settings_file, {"client.state": state, "data.path": data})
@@ -184,7 +184,7 @@ def export_model(
     the file only to parties that may read it.
     """
     from fedrec.settings.validation import load_settings
-    from fedrec_client.recommending import export_model as export
+    from fedrec_client.own_recommender import export_model as export
 
     log_to_stderr(logging.WARNING)
     settings = load_settings(settings_file, {"client.state": state})

@@ -16,7 +16,7 @@ from fedrec.telemetry import log_to_stderr
 from fedrec_client.cli import DataFile, Latest, StateFolder
 
 if TYPE_CHECKING:
-    from fedrec_client.recommending import Recommendations, Wanted
+    from fedrec_client.own_recommender import Recommendations, Wanted
     from fedrec_client.state.held_model import Which
 
 _CLIENT_FILE = "client.toml"
@@ -67,7 +67,7 @@ def recommend(
     machine. --history applies to a run.
     """
     from fedrec.errors import SettingsError
-    from fedrec_client.recommending import Wanted
+    from fedrec_client.own_recommender import Wanted
 
     if [bool(user), bool(history), bool(similar)].count(True) != 1:
         raise SettingsError(
@@ -89,8 +89,8 @@ def recommend(
         items = [asdict(item) for item in found.items]
         return Result(content=content | {"items": items}, text=_recommended(found))
     from fedrec.settings.validation import load_settings
-    from fedrec_client.recommending import recommend as recommend_items
-    from fedrec_client.recommending import similar as similar_items
+    from fedrec_client.own_recommender import recommend as recommend_items
+    from fedrec_client.own_recommender import similar as similar_items
 
     log_to_stderr(logging.WARNING)
     settings = load_settings(own, {"client.state": state, "data.path": data})
@@ -123,7 +123,7 @@ def _of_run(
     from fedrec.errors import DataError
     from fedrec.ids import RoundId
     from fedrec.recommender.recommender import Recommender
-    from fedrec_client.recommending import Recommendations, ranked
+    from fedrec_client.own_recommender import Recommendations, ranked
 
     recommender = Recommender.load(run)
     catalogue = recommender.catalogue

@@ -28,7 +28,7 @@ from fedrec.recommender import Recommender, UsersFile
 from fedrec.recommender.ranking import Ids, Scores
 from fedrec.recommender.tail import TailFigures
 from fedrec.settings.schema import ClientSettings, Settings
-from fedrec_client.recommending import (
+from fedrec_client.own_recommender import (
     model_file_of,
     needs_training_code,
     private_of,

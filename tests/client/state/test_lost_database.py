@@ -19,7 +19,7 @@ from fedrec.model.state import PrivateState
 from fedrec.model.tables import room_in
 from fedrec.state_folder import FILE
 from fedrec_authority.folder.opened_sums import OpeningState
-from fedrec_client.recommending import Wanted, export_model, recommend
+from fedrec_client.own_recommender import Wanted, export_model, recommend
 from fedrec_client.round.participation import selection_secret
 from fedrec_client.state import held_model
 from fedrec_client.state.held_model import read_held_model

@@ -18,7 +18,7 @@ from fedrec.data import Catalogue
 from fedrec.errors import CatalogueMismatch, DataError, SettingsError, StorageError
 from fedrec.recommender import ModelFile, Recommender
 from fedrec.settings.validation import load_settings
-from fedrec_client.recommending import (
+from fedrec_client.own_recommender import (
     Wanted,
     export_model,
     export_recommendations,
