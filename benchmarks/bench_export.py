@@ -61,7 +61,7 @@ def main() -> None:
         parts = interleaved(
             {
                 "once everything is imported": lambda: export_recommendations(
-                    settings, target, Wanted(n=100), force=True
+                    own_recommender(settings), target, Wanted(n=100), force=True
                 ),
                 "of which the data and the model": lambda: own_recommender(settings),
                 "of which reading the file": lambda: read_source(settings.data, reader="this"),
