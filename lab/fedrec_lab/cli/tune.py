@@ -144,6 +144,12 @@ def tune(
     for plan in plans:
         check_exposure(plan, accepted=accept_exposure)
     require(*(module for plan in plans for module in training_modules(plan)))
+    if any(plan.privacy.mechanism != "none" for plan in plans):
+        typer.echo(
+            "warning: Trials are ranked by exact figures on validation, which privacy.epsilon does "
+            "not cover. Tune on data for which that is acceptable.",
+            err=True,
+        )
     if why_no_figures():
         typer.echo(f"warning: {why_no_figures()}", err=True)
     n_clients, by_cells, unused = read_cells(settings, cells, clients if clients > 1 else 0)

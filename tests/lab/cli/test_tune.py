@@ -91,7 +91,7 @@ def test_without_optuna_the_smallest_extra_is_told(fedrec, settings_file, monkey
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_processes_and_the_printed_command_goes_on(settings_file, tmp_path):
+def test_ctrl_c_stops_processes_and_the_printed_command_goes_on(fedrec, settings_file, tmp_path):
     more = sets("rounds.total=20", "federation.minimum_item_users=1", "client.threads=1")
     asked = ["tune", settings_file, "--try", "algorithm.alpha=1,10", "--seeds", "2", "--jobs", "2"]
     asked += [*more, "--set", f"output.runs={tmp_path}/runs"]
@@ -110,13 +110,9 @@ def test_ctrl_c_stops_processes_and_the_printed_command_goes_on(settings_file, t
     (run,) = (tmp_path / "runs").iterdir()
     assert json.loads((run / "results.json").read_text())["finished"] is False
     again = shlex.split(err[err.index("To resume: ") :].removeprefix("To resume: "))
-    ended = subprocess.run(
-        [*child_command("fedrec"), *again[1:], "--json"],
-        env=environment, cwd=tmp_path, check=True, timeout=280, capture_output=True, text=True,
-    )  # fmt: skip
-    found = json.loads(ended.stdout)
-    assert found["finished"] and len(found["trials"]) == 2
+    ended = fedrec(*again[1:], "--json")
+    assert ended.json["finished"] and len(ended.json["trials"]) == 2
     # Only the second trial was left.
-    assert ended.stderr.count("NDCG") == 1
+    assert ended.err.count("NDCG") == 1
     assert pq.read_table(run / "trials.parquet").num_rows == 4
     assert not (run / "trainings").exists()
