@@ -28,7 +28,8 @@ from fedrec.recommender import Recommender, UsersFile
 from fedrec.recommender.ranking import Ids, Scores
 from fedrec.recommender.tail import TailFigures
 from fedrec.settings.schema import ClientSettings, Settings
-from fedrec_client.recommending import (
+from fedrec_client.own_recommender import (
+    Wanted,
     model_file_of,
     needs_training_code,
     private_of,
@@ -71,7 +72,7 @@ class ServedModel:
             StorageError: the user's stored data can no longer be read.
         """
         own, unknown = self.recommender, _Unknown(ignored=question.ignore_unknown)
-        candidates, block = self._filters(question, unknown)
+        wanted = self._wanted(question, unknown)
         if question.user and not own.knows(question.user):
             raise Refusal(
                 "unknown_user",
@@ -79,14 +80,7 @@ class ServedModel:
                 "Give an id as in the data file, or a history for a new user.",
             )
         if question.user and not question.recent:
-            found = own.recommend(
-                question.user,
-                question.n,
-                exclude_seen=question.exclude_seen,
-                candidates=candidates,
-                block=block,
-            )
-            return self._answer(found, unknown, basis="user")
+            return self._answer(wanted.for_users(own, question.user), unknown, basis="user")
         had = own.history_of(question.user) if question.user else []
         had += self._known(question.recent or question.history, unknown)
         if not any(map(own.learned, had)):
@@ -96,14 +90,7 @@ class ServedModel:
                 "Give items that more users hold.",
             )
         try:
-            found = own.recommend_vector(
-                own.fold_in(had),
-                question.n,
-                exclude=had if question.exclude_seen else (),
-                candidates=candidates,
-                block=block,
-                history=had,
-            )
+            found = wanted.for_history(own, had)
         except SettingsError as error:
             raise Refusal("no_fold_in", error.message, "Ask for a known user.") from None
         return self._answer(found, unknown, basis="history")
@@ -115,23 +102,25 @@ class ServedModel:
             Refusal: the item is unknown or was never learned.
         """
         own, unknown = self.recommender, _Unknown(ignored=question.ignore_unknown)
-        candidates, block = self._filters(question, unknown)
+        wanted = self._wanted(question, unknown)
         if question.item not in own.catalogue:
             raise _unknown_item([question.item])
         try:
-            found = own.similar_items(question.item, question.n, candidates=candidates, block=block)
+            found = wanted.like_item(own, question.item)
         except DataError as error:
             raise Refusal("never_learned", error.message, error.remedy) from None
         return self._answer(found, unknown, basis="item")
 
-    def _filters(
-        self, question: Recommend | Similar, unknown: _Unknown
-    ) -> tuple[list[str] | None, list[str] | None]:
-        """Return the candidates and the blocked items, or None if they are not given."""
+    def _wanted(self, question: Recommend | Similar, unknown: _Unknown) -> Wanted:
         candidates = None
         if question.candidates is not None:
             candidates = self._known(question.candidates, unknown)
-        return candidates, self._known(question.exclude, unknown) or None
+        return Wanted(
+            n=question.n,
+            exclude_seen=isinstance(question, Similar) or question.exclude_seen,
+            exclude=self._known(question.exclude, unknown),
+            candidates=candidates,
+        )
 
     def _known(self, items: Sequence[str], unknown: _Unknown) -> list[str]:
         catalogue = self.recommender.catalogue
