@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from structlog import get_logger
 
@@ -67,8 +68,20 @@ def log_change(change: ModelChange) -> None:
 
 
 _Stamp = tuple[tuple[int, int, int], ...] | None
-_Stamps = tuple[bytes | None, _Stamp, _Stamp]
-"""Stamps of the state, the catalogue and the data file."""
+
+
+class _Stamps(NamedTuple):
+    """Stamps of what a model is made of, which change with its content."""
+
+    state: bytes | None
+    catalogue: _Stamp
+    data: _Stamp
+
+    def has_data_of(self, before: _Stamps | None) -> bool:
+        """Return whether the catalogue and the data file are those of an earlier look."""
+        return before is not None and (self.catalogue, self.data) == (before.catalogue, before.data)
+
+
 _UsersKey = tuple[_Stamp, str, str]
 """The data file, its users, and the catalogue with the rows of their histories."""
 _LONGEST_PAUSE = 64
@@ -100,9 +113,9 @@ class ModelHolder:
         self._which: Which = which
         self._on_change = on_change
         self._read_users = read_users
-        self._looked_at: _Stamps | tuple[()] = ()
+        self._looked_at: _Stamps | None = None
         self._name: ModelName | None = None
-        self._users: tuple[_UsersKey, UsersFile] | None = None
+        self._kept_users: tuple[_UsersKey, UsersFile] | None = None
         self._wanted = asyncio.Event()
         self._failures = 0
         self._pause = 0
@@ -121,7 +134,7 @@ class ModelHolder:
         else:
             self._failures = 0
         try:
-            self._take(data_changed=stamps[1:] != self._looked_at[1:])
+            self._take(data_changed=not stamps.has_data_of(self._looked_at))
         except Exception as error:
             self._fail(_as_known(error))
         else:
@@ -147,7 +160,7 @@ class ModelHolder:
             if self._wanted.is_set():
                 # Before the look, because a request during it may need a further look.
                 self._wanted.clear()
-                self._looked_at, self._name = (), None
+                self._looked_at, self._name = None, None
             await asyncio.to_thread(self.look)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), every_seconds)
@@ -155,10 +168,10 @@ class ModelHolder:
     def _stamps(self) -> _Stamps:
         data, folder = self._settings.data, Path(self._settings.client.state)
         catalogue = folder / "catalogue.csv" if data.catalogue is None else Path(data.catalogue)
-        return (
-            change_counter(folder),
-            _stamp(catalogue),
-            None if data.path is None else _stamp(Path(data.path)),
+        return _Stamps(
+            state=change_counter(folder),
+            catalogue=_stamp(catalogue),
+            data=None if data.path is None else _stamp(Path(data.path)),
         )
 
     def _take(self, *, data_changed: bool) -> None:
@@ -168,7 +181,7 @@ class ModelHolder:
         held = read_held_model(self._settings, self._which)
         client = self._settings.client
         # The weight of the tail belongs to a version, as parameters do that must be computed.
-        users, tail = self._users_of(held, fresh=client.tail or needs_training_code(held))
+        users, tail = self._users_for(held, fresh=client.tail or needs_training_code(held))
         if not users.private.tensors and held.private is not None:
             users = replace(users, private=held.private)
         recommender = Recommender(model_file_of(held), held.catalogue, users)
@@ -183,14 +196,14 @@ class ModelHolder:
         if before is None or before.recommender.round != held.version:
             self._on_change(_change_of(self.current))
 
-    def _users_of(self, held: HeldModel, *, fresh: bool) -> UsersAndTail:
+    def _users_for(self, held: HeldModel, *, fresh: bool) -> UsersAndTail:
         """Return the users and their histories, reading them only if they may have changed."""
-        key = (self._stamps()[2], held.pin.users, held.pin.catalogue_fingerprint)
-        if self._users is not None and self._users[0] == key and not fresh:
-            return self._users[1], None
+        key = (self._stamps().data, held.pin.users, held.pin.catalogue_fingerprint)
+        if self._kept_users is not None and self._kept_users[0] == key and not fresh:
+            return self._kept_users[1], None
         users, tail = self._read_users(self._settings, self._which, held.version)
         if not fresh:
-            self._users = (key, users)
+            self._kept_users = (key, users)
         return users, tail
 
 

@@ -110,14 +110,13 @@ class ServedModel:
             f'{{"rank":{rank},{self._named(item)},"score":{score!r}}}'
             for rank, (item, score) in enumerate(zip(ids, scores, strict=True), 1)
         )
-        answer: dict[str, object] = {
-            "version": int(self.recommender.round),
-            "run": self.run,
-            "basis": basis,
-        }
+        version, run = int(self.recommender.round), _ENCODE(self.run)
+        ignored = ""
         if unknown.ignored:
-            answer["ignored"] = list(dict.fromkeys(unknown.items))
-        return f'{_ENCODE(answer)[:-1]},"items":[{items}]}}'.encode()
+            ignored = f'"ignored":{_ENCODE(list(dict.fromkeys(unknown.items)))},'
+        return (
+            f'{{"version":{version},"run":{run},"basis":"{basis}",{ignored}"items":[{items}]}}'
+        ).encode()
 
     def _named(self, item: str) -> str:
         """Return an item's id and title as JSON, computed once to save most of the time."""

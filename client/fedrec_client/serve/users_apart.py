@@ -20,7 +20,7 @@ from fedrec.processes import child_command, ignore_stop_signals
 from fedrec.recommender import UsersFile
 from fedrec.recommender.tail import TailFigures
 from fedrec.settings.schema import ClientSettings, Settings
-from fedrec_client.own_recommender import needs_training_code, private_of, tail_of, users_of
+from fedrec_client.own_recommender import needs_training_code, own_users, private_of, tail_of
 from fedrec_client.state.held_model import HeldModel, Which, read_held_model
 
 _ERROR, _USERS = b"E", b"U"
@@ -69,8 +69,8 @@ def read_users_apart(settings: Settings, which: Which, version: RoundId) -> User
     return UsersFile.from_bytes(content, "the users' data"), tail
 
 
-def _users(held: HeldModel, settings: Settings) -> UsersAndTail:
-    users, tail = users_of(settings, held), None
+def _read(held: HeldModel, settings: Settings) -> UsersAndTail:
+    users, tail = own_users(settings, held), None
     private = private_of(settings.client, held, users)
     if settings.client.tail:
         tail = tail_of(settings.client, held, users, private)
@@ -94,7 +94,7 @@ def _main() -> None:
         held = read_held_model(settings, asked["which"])
         if held.version != asked["version"]:
             raise StorageError("The state folder has moved on to another version in the meantime.")
-        users, tail = _users(held, settings)
+        users, tail = _read(held, settings)
     except FedrecError as error:
         said = {"code": error.code, "message": error.message, "remedy": error.remedy}
         answers.write(_ERROR + json.dumps(said).encode())
