@@ -63,7 +63,7 @@ def own_recommender(settings: Settings, which: Which = "best") -> Recommender:
     """
     check_one_party(settings.data)
     held = read_held_model(settings, which)
-    users = users_of(settings, held)
+    users = own_users(settings, held)
     private = private_of(settings.client, held, users)
     own = Recommender(model_file_of(held), held.catalogue, UsersFile.of(users, private))
     if not settings.client.tail:
@@ -108,7 +108,7 @@ def tail_of(
     return figures_of(tail, weighed(tail, users, scores), at)
 
 
-def users_of(settings: Settings, held: HeldModel) -> UserSplit:
+def own_users(settings: Settings, held: HeldModel) -> UserSplit:
     """Return the client's users if their vectors are the stored ones.
 
     Held-out interactions are separated only if training or the tail at home needs it.
