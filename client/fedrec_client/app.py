@@ -40,7 +40,7 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished
 from fedrec_client.connecting import certificate_path, invited_link, open_link, saying_goodbye
 from fedrec_client.joining import SHOWN_CHARS, RosterChain, join, waiting_detail
-from fedrec_client.recommending import own_recommender
+from fedrec_client.own_recommender import own_recommender
 from fedrec_client.round.local_model import ClientContext, LocalModel
 from fedrec_client.session import Session
 from fedrec_client.state.private_store import PrivateStore
