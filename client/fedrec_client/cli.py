@@ -52,10 +52,7 @@ def run(
     ] = False,
     values: SetValues = None,
     give_up_after: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Give up after this many failed calls in a row. If 0, never gives up."
-        ),
+        int, typer.Option(min=0, help="Failed calls in a row before giving up. If 0, no limit.")
     ] = 0,
     accept_other_arithmetic: AcceptOtherArithmetic = False,
     accept_exposure: AcceptExposure = False,

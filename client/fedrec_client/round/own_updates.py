@@ -132,9 +132,7 @@ class UpdatesRemembered(RollbackDetection):
     def _check(self, header: UploadHeader) -> None:
         member = self._membership
         if (header.client_id, header.run) != (member.client_id, member.run):
-            raise RefusedError(
-                "The coordinator reports another client's update under this client's id."
-            )
+            raise RefusedError("The update that the coordinator reports belongs to another client.")
         verify(member.identity.public.signing_key, header.statement(), header.signature)
 
     def _of_another_copy(self, header: UploadHeader) -> FedrecError:

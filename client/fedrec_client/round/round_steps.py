@@ -149,9 +149,7 @@ class RoundSteps:
         payload = side.protect(raw, vector, own.protection.spec, own.protection.chosen)
         terms = self._model.terms(record.round, record.kind)
         if (terms.base_round, terms.base_state) != (record.base_round, record.base_state):
-            raise RoundError(
-                f"Round {record.round} starts from a different model than this client."
-            )
+            raise RoundError(f"Round {record.round} does not start from this client's model.")
         header = member.header_for(replace(terms, key_list=side.agreement), payload, nonce=b"")
         kept = record.model_copy(
             update={

@@ -86,7 +86,7 @@ def reproduce(
     A table of costs is not a run. colr/costs shows the CoLR paper's tables 2 and 3, minutes of 1000
     rounds and encrypted updates, with the costs here. After another slash, give the beginning of
     rows. pfedclr/space shows the PFedCLR paper's table 6, the space of a model at a client and at a
-    server. It gives the printed sizes, and those according to the rules that these follow.
+    server. It has the printed sizes, and those according to the rules that these follow.
     """
     from fedrec.errors import SettingsError
     from fedrec.extras import require

@@ -214,7 +214,7 @@ class TrialSource:
         return {key: value for key, value in values.items() if value != self._own[key]}
 
     def wave(self) -> list[Values]:
-        """Return the values to try next, or an empty list at the end. Tell all results before more."""
+        """Return the values to try next, or none at the end. Tell all results before the next."""
         left = self._trials - len(self._known)
         if left <= 0:
             return []

@@ -116,8 +116,7 @@ class Admission:
             False if the signer is unknown.
 
         Raises:
-            FedrecError: the statement is about something else, is a refusal, or has a different
-                signer.
+            FedrecError: the statement is unrelated, a refusal, or has a different signer.
         """
         if statement.federation != self._run.federation.identity.federation:
             raise ProtocolError("The message is for a different federation.")

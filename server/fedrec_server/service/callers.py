@@ -113,8 +113,7 @@ class Callers:
         if key in self._operators_keys():
             return Caller(role="operator", client_id=ClientId(""))
         raise NotInRoster(
-            f"The certificate's key belongs to neither a member in epoch {roster.epoch} nor an "
-            "operator."
+            f"The certificate belongs to no member in epoch {roster.epoch}, and to no operator."
         )
 
     def name_of(self, context: Context) -> str:

@@ -265,9 +265,7 @@ class Traffic:
         """Check a bundle from the authority."""
         problem = self.known.epochs.learn(blob)
         if problem:
-            self.problems[
-                f"The bundle of InstallEpoch is for a different federation: {problem}"
-            ] += 1
+            self.problems[f"InstallEpoch has a bundle for a different federation: {problem}"] += 1
 
     def _count(self, key: FieldKey, leaf: Leaf, call: _Call) -> None:
         if leaf.name == "Chunk.data":
