@@ -90,7 +90,7 @@ class Recommender:
         }
         # Tensors that grow over the rounds have any length up to the number of trained items.
         trained = algorithm_of(self._model.plan, int(self._active.sum()))
-        most = {entry.name: entry.most for entry in trained.parameters}
+        most = {entry.name: entry.grown_shape for entry in trained.parameters}
         fits = all(
             name in found
             and (

@@ -20,7 +20,7 @@ from fedrec.data import Catalogue
 from fedrec.errors import CatalogueMismatch, DataError, SettingsError, StorageError
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
-from fedrec.recommender import ModelFile, Recommender
+from fedrec.recommender import ModelFile, Recommender, tail
 from fedrec.settings.validation import load_settings
 from fedrec_client.own_recommender import (
     Wanted,
@@ -372,3 +372,22 @@ def test_an_id_that_begins_with_an_at_sign_is_no_file():
     assert Wanted(exclude=["@home"]).like_item(model, "a1")[0].tolist() == ["b0"]
     with pytest.raises(CatalogueMismatch, match=r"@nowhere"):
         Wanted(candidates=["@nowhere"]).like_item(model, "a1")
+
+
+@pytest.mark.slow
+def test_tail_at_home_is_told_at_the_end_of_a_run(tmp_path, monkeypatch):
+    """A client with too many users for it is refused before it sends anything."""
+    made = World(tmp_path)
+    made.whole_round(1, "count")
+    made.whole_round(2)
+    settings = made.settings(tail=True, tail_minimum_users=1)
+    with monkeypatch.context() as changed:
+        changed.setattr(tail, "MOST_USERS", 1)
+        with pytest.raises(SettingsError, match=r"client.tail: this client has \d+ users"):
+            made.app(settings=settings).run()
+    assert made.link.uploads == []
+    made.app(settings=settings).run()
+    assert made.event_names().count("tail_at_home") == 1
+    told = next(event for event in made.events if event.name == "tail_at_home")
+    assert told.detail == str(own_recommender(settings).tail)
+    assert not any(user in told.detail for user in USERS)
