@@ -6,7 +6,8 @@ An algorithm's settings, its client half (`initial_private`, `fit`, `scores`) an
 bits. Only the client half imports torch, when it trains.
 
 Derive an algorithm that trains on minibatches from `TrainedAlgorithm`. It then consists of its
-settings, parameters, phases and loss.
+settings, parameters, phases and score. `fedrec.algorithms.trained` has the two rules that hold for
+all of them and that no paper has: clipping and rounding, and rare items.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ A plain version is in tests/reference/plain_fedmf.py.
 Model: score s = <p, q_i>, loss binary cross-entropy, negatives sampled. Private: the user vector p
 (dim). Shared: the item table Q (n_items x dim), of which q_i is a row.
 
-Client, per minibatch of samples j, simultaneously from old values, with e_j = sigmoid(s_j) - y_j:
+Client, per minibatch of samples j, simultaneously from old values, with e_j = sigmoid(s_j) - y_j
+(`FedMF.penalty`, `FedMF.phases`, and `TrainedBlock._move` in training/trained_block.py):
 
     p   <- p   - eta mean_j (e_j q_{i_j} + 2 gamma p)                              after eq. 3
     q_i <- q_i - eta mean over occurrences of i (e_j p + 2 gamma q_i)              after eq. 4

@@ -11,15 +11,16 @@ Client, for minibatch b = 0, 1, ... of a visit, with n samples j (eq. 3 with mea
 
     L = mean BCE - lambda mean((D_i - C_i)^2) + mu R,   R = mean |C_i|, mean C_i^2 or 0
 
-Means are over the samples and the entries of their rows. With e_j = sigmoid(s_j) - y_j, sums over
-the samples j of item i, and R = mean |C_i|:
+Means are over the samples and the entries of their rows (`FedRAP.loss`). With e_j = sigmoid(s_j) -
+y_j, sums over the samples j of item i, and R = mean |C_i|, autograd's gradients are:
 
     dL/dw     = mean_j e_j (D + C)_{i_j}
     dL/dc     = mean_j e_j
-    dL/dD_i   = sum_j (e_j w - 2 lambda / dim (D_i - C_i)) / n
-    dL/dC_i   = sum_j (e_j w + 2 lambda / dim (D_i - C_i) + mu / dim sign C_i) / n
+    dL/dD_i   = sum_j (e_j w - (2 lambda / dim) (D_i - C_i)) / n
+    dL/dC_i   = sum_j (e_j w + (2 lambda / dim) (D_i - C_i) + (mu / dim) sign C_i) / n
 
-All parameters move at once from old values, and rows that the user does not touch shrink as well:
+All parameters move at once from old values (`FedRAP.phases`, and `TrainedBlock._move` in
+training/trained_block.py). Rows that the user does not touch shrink as well:
 
     w, c      x <- x - eta_b (dL/dx + omega x),       eta_b = `learning_rate` decay_b
     D, C      x <- x - eta'_b (dL/dx + omega x),      eta'_b = `item_rate` decay_b
@@ -28,9 +29,10 @@ All parameters move at once from old values, and rows that the user does not tou
 a = 1, 2, ... is the number of the training round, counted by published rounds.
 
 With m_e the mean loss of the visit's first e epochs: stop after epoch e > 1 if
-|m_e - m_(e-1)| < `tolerance` |m_(e-1)|.
+|m_e - m_(e-1)| < `tolerance` |m_(e-1)| (`TrainedBlock.run`).
 
-Server (`mean_changes` by users): C <- mean over participants of their whole tables.
+Server (Algorithm 1, line 11, and `mean_changes` by users): C <- mean over participants of their
+whole tables.
 
 Schedules of lambda and mu (sections 4.3 and 4.5). v is `difference_weight` or `sparsity_weight`:
 

@@ -8,8 +8,9 @@ tests/reference/plain_pfedclr.py.
 Model of a user u: score s_i = <p, v_i> with v_i = Q_i + A_i B. Private: the user vector p (dim), A
 (n_items x rank, zero at first) and B (rank x dim). Shared: the item table Q (n_items x dim).
 
-L(p, V) is the binary cross-entropy of <p, V_i>, a minibatch's mean. Negatives are sampled once a
-round for both steps. Each step is `local_epochs` passes of Adam with new moments:
+L(p, V) is the binary cross-entropy of <p, V_i> (eq. 2, `PFedCLR.score`), a minibatch's mean.
+Negatives are sampled once a round for both steps. Steps 1 and 2 are `local_epochs` passes each, of
+Adam with new moments (`PFedCLR.phases`):
 
     Step 1   Q_u <- Q_g, then Q_u by L(p, Q_u) at the rate eta           eq. 6
     Step 2   p by L(p, Q_u + A B) at eta, A and B at beta                eq. 10

@@ -17,9 +17,9 @@ eta is `learning_rate`, lr_eta is `item_rate_scale`, and N is the number of item
 catalogue, including items with too few holders to be trained. The step is a public constant of the
 federation and does not depend on counts.
 
-Server: E <- mean over participants of their whole tables, that is E + (sum of changes) / users. A
-row that a user did not touch counts as unchanged. Counts per row are not needed and not sent. They
-stay zero.
+Server (`mean_changes` by users): E <- mean over participants of their whole tables, that is
+E + (sum of changes) / users. A row that a user did not touch counts as unchanged. Counts per row
+are not needed and not sent. They stay zero.
 
 Evaluation. The paper scores with the user's own table after its last training, before the server's
 mean replaces it. With `personal_items`, the resulting scores are kept as a private tensor (n_users
