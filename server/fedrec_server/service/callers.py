@@ -68,8 +68,7 @@ class Caller:
                 self.check_named(getattr(message, part))
         elif "client_id" in fields and message.client_id != self.client_id:
             raise WrongIdentity(
-                f"The message names client {message.client_id[:16]!r}, but the caller's "
-                f"certificate belongs to {self.client_id[:16]}."
+                f"The message names {message.client_id[:16]!r}, but {self.client_id[:16]} sent it."
             )
 
 
