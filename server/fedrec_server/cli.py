@@ -66,8 +66,8 @@ def run(
     from fedrec.telemetry import log_to_stderr
     from fedrec.training.round_vectors import RoundVectors
     from fedrec_server.app import Coordinator
+    from fedrec_server.run.freed_memory import give_memory_back
     from fedrec_server.service.wire_recorder import WireRecorder
-    from fedrec_server.uploads.updates import give_memory_back
 
     give_memory_back()
     settings = load_settings(settings_file, {"coordinator.page": page})
