@@ -370,13 +370,13 @@ class RunningSteps(GroupCommit[StepMessage]):
         run.failpoint("masks.closed")
         return True
 
-    def _take(self, state: State, what: StepMessage) -> tuple[State, tuple[Change, ...]]:
-        after, changes = machine.step(state, StepHeard(now=self._run.clock.now(), message=what))
+    def _take(self, state: State, item: StepMessage) -> tuple[State, tuple[Change, ...]]:
+        after, changes = machine.step(state, StepHeard(now=self._run.clock.now(), message=item))
         collection, round_ = self._collection, state.current
         if round_ is None:
-            raise RoundClosed(f"Round {what.round} is over.")
+            raise RoundClosed(f"Round {item.round} is over.")
         if not any(isinstance(change, AlreadyCounted) for change in changes):
-            collection.hear(round_, what)
+            collection.hear(round_, item)
         return after, changes
 
     def _decided(self) -> None:

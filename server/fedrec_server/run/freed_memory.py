@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+"""Parameters of `mallopt`, from glibc's malloc.h."""
 _LONG_BYTES = 1 << 20
 _ARENAS = 1
 """With two, each kept the memory of the busiest moment."""
 
 
-def give_memory_back() -> None:
-    """Return every freed byte string of 1 MiB or more to the system.
+def keep_no_freed_memory() -> None:
+    """Set glibc to return every freed byte string of 1 MiB or more to the system.
 
     By default glibc keeps freed memory in an arena of each thread. After the first long array is
     freed, it does so for arrays up to 32 MiB. With updates of 18.6 MB, a third of the coordinator's
@@ -25,7 +26,7 @@ def give_memory_back() -> None:
         mallopt(_M_ARENA_MAX, _ARENAS)
 
 
-def give_back_freed() -> None:
+def trim_heap() -> None:
     """Return the free pages between used ones.
 
     gRPC buffers uploads in short strings, which glibc keeps once they are freed.

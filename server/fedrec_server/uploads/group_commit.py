@@ -1,4 +1,4 @@
-"""Commit what waits together in one transaction.
+"""Commit items that wait together in one transaction.
 
 A commit waits for the disk whatever its size. During one commit, more items gather for the next.
 Each item is checked on its own. If the commit fails, all its items are rejected.
@@ -19,35 +19,35 @@ from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import DurabilityLost
 from fedrec_server.uploads.round_sum import Collection
 
-What = TypeVar("What")
+Item = TypeVar("Item")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Arrival(Generic[What]):
+class _Arrival(Generic[Item]):
     """A waiting item. `answer` becomes true if it was taken before."""
 
-    what: What
+    item: Item
     answer: asyncio.Future[bool]
     duplicate: bool = False
     refusal: Exception | None = None
 
 
-class GroupCommit(ABC, Generic[What]):
+class GroupCommit(ABC, Generic[Item]):
     """Adds arrivals to the round's collection and commits them in groups."""
 
     def __init__(self, run: LiveRun, collection: Collection) -> None:
         self._run = run
         self._collection = collection
-        self._arrived: list[_Arrival[What]] = []
+        self._arrived: list[_Arrival[Item]] = []
 
-    async def commit(self, what: What) -> bool:
+    async def commit(self, item: Item) -> bool:
         """Return once the item is durable. The result is true if it was durable before.
 
         Raises:
             FedrecError: when it is not accepted.
         """
         run, answer = self._run, asyncio.get_running_loop().create_future()
-        self._arrived.append(_Arrival(what=what, answer=answer))
+        self._arrived.append(_Arrival(item=item, answer=answer))
         async with run.lock:
             # The previous holder of the lock may have committed this item too.
             if answer.done():
@@ -55,7 +55,7 @@ class GroupCommit(ABC, Generic[What]):
             group, self._arrived = self._arrived, []
             failure: Exception | None = None
             try:
-                await run.commit_what(partial(self._take_all, group))
+                await run.decide_and_commit(partial(self._take_all, group))
             except Exception as error:
                 # The items are in the collection but not in the store.
                 self._collection.forget()
@@ -69,13 +69,13 @@ class GroupCommit(ABC, Generic[What]):
             self._decided()
         return bool(answer.result())
 
-    def _take_all(self, group: list[_Arrival[What]]) -> tuple[State, tuple[Change, ...]]:
+    def _take_all(self, group: list[_Arrival[Item]]) -> tuple[State, tuple[Change, ...]]:
         """Take the whole group and return the changes to commit. The caller holds the lock."""
         state = self._run.state
         changes: list[Change] = []
         for arrival in group:
             try:
-                state, found = self._take(state, arrival.what)
+                state, found = self._take(state, arrival.item)
                 arrival.duplicate = any(isinstance(change, AlreadyCounted) for change in found)
                 changes += found
             except (StorageError, DurabilityLost):
@@ -90,7 +90,7 @@ class GroupCommit(ABC, Generic[What]):
         return state, tuple(changes)
 
     @abstractmethod
-    def _take(self, state: State, what: What) -> tuple[State, tuple[Change, ...]]:
+    def _take(self, state: State, item: Item) -> tuple[State, tuple[Change, ...]]:
         """Return the state with the item and the changes to commit. Runs in the store's thread.
 
         Raises:

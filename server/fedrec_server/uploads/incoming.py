@@ -14,7 +14,7 @@ from typing import Any
 
 from fedrec.ids import ClientId
 from fedrec.wire.chunks import CHUNK_BYTES, Assembler, Blob, ByteChunk
-from fedrec_server.run.freed_memory import give_back_freed
+from fedrec_server.run.freed_memory import trim_heap
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.run.work import Work
 from fedrec_server.store.durable_files import Draft, DurabilityLost
@@ -30,7 +30,7 @@ AHEAD_STREAMS = 4
 
 More streams keep the processor and the disk busy anyway.
 """
-GIVE_BACK_BYTES = 64 << 20
+TRIM_AFTER_BYTES = 64 << 20
 """After receiving this many bytes, return freed memory to the system."""
 WAITING_BYTES = CHUNK_BYTES
 """Limit of the bytes that a stream brings while earlier ones are written, before reading pauses."""
@@ -207,9 +207,9 @@ class StreamTurns:
         finally:
             await incoming.leave()
             self._n_taken += incoming.length
-            if self._n_taken >= GIVE_BACK_BYTES:
+            if self._n_taken >= TRIM_AFTER_BYTES:
                 self._n_taken = 0
-                self._work.background(self._work.beside(give_back_freed))
+                self._work.background(self._work.beside(trim_heap))
 
     def _few_are_open(self) -> bool:
         return self._n_open <= AHEAD_STREAMS

@@ -100,8 +100,8 @@ class Updates(GroupCommit[Update]):
             return round_.accepted.get(client_id)
         return await run.work.in_thread(run.store.counted, round_id, client_id)
 
-    def _take(self, state: State, what: Update) -> tuple[State, tuple[Change, ...]]:
-        header, opened = what
+    def _take(self, state: State, item: Update) -> tuple[State, tuple[Change, ...]]:
+        header, opened = item
         counted = state.current.accepted if state.current is not None else Counted()
         after, changes = step(state, Uploaded(now=self._run.clock.now(), header=header))
         if not any(isinstance(change, AlreadyCounted) for change in changes):
