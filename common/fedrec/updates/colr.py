@@ -26,7 +26,9 @@ Differences from the paper, all as in the released code:
   far, in the mean square, as a dense step.
 - Algorithm 1 weighs A by N_u / N and names a ServerOpt with the rate eta_s. Here the mean over the
   users that touched the item is added as it is.
-- Algorithm 1 adds A B to Q at the start of the next round, which is the same model.
+
+Paper and code add A B to Q at the start of the next round. Here the published version has it, which
+is the same model.
 
 At rank = dim, B only rotates coordinates. CoLR then is FedMF up to rounding, if nothing is clipped.
 
