@@ -14,14 +14,14 @@ from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import Round
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import sealed_name, sum_name
-from fedrec_server.uploads.updates import Incoming, StreamTurns
+from fedrec_server.uploads.incoming import Incoming, StreamTurns
 
 
 async def take_report(run: LiveRun, admission: Admission, report: Report) -> None:
     """Keep a client's report on a published ciphertext sum.
 
     Raises:
-        FedrecError: it is not from this client, or its sum awaits no reports.
+        FedrecError: the report is not from this client, or its sum awaits no reports.
     """
     run.presence.heard(report.client_id)
     admission.check_report(report, measured=True)

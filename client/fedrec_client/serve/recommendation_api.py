@@ -20,7 +20,7 @@ from structlog import get_logger
 
 from fedrec.errors import StorageError
 from fedrec.monitoring import Numbers
-from fedrec_client.serve.model_holder import ModelHolder, ServedModel
+from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.openapi import STYLE, document, page_of
 from fedrec_client.serve.request_reading import (
     MOST_BODY_BYTES,
@@ -35,6 +35,7 @@ from fedrec_client.serve.request_reading import (
     recommend_question,
     similar_question,
 )
+from fedrec_client.serve.served_model import ServedModel
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0)
 
@@ -61,7 +62,7 @@ class ServerNumbers:
             "fedrec_serve_request_duration_seconds", "Time to answer.", _SECONDS
         )
         version = numbers.gauge(
-            "fedrec_serve_model_version", "The served version, or -1 without one."
+            "fedrec_serve_model_version", "The served version, or -1 if there is none."
         )
         version.set_function(
             lambda: -1 if holder.current is None else holder.current.recommender.round
@@ -290,7 +291,7 @@ async def _body(receive: Receive) -> bytes:
     """Read a body.
 
     Raises:
-        Refusal: it is too large. It was read up to the limit.
+        Refusal: the body is too large. It was read up to the limit.
     """
     parts, length, more = [], 0, True
     while more and length <= _DRAINED_BYTES:
@@ -306,7 +307,7 @@ async def _body(receive: Receive) -> bytes:
         raise Refusal(
             "too_large",
             f"The body has more than {MOST_BODY_BYTES} bytes.",
-            "Give fewer ids. In a long history the latest items matter most.",
+            "Pass fewer ids. In a long history the latest items matter most.",
         )
     return b"".join(parts)
 

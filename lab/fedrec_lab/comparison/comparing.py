@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol as Shape
 
@@ -43,8 +43,8 @@ class ComparisonJob:
 
     Attributes:
         reference: its name in `REFERENCES`. Empty for the run's own algorithm.
-        name: of its part's file.
-        text: what people read while it runs.
+        name: the name of its part's file.
+        text: the line that is shown while it runs.
     """
 
     reference: str
@@ -90,10 +90,10 @@ def jobs_of(
     seeds: tuple[int, ...],
     references: tuple[str, ...],
 ) -> list[ComparisonJob]:
-    """Return what must be measured, the run's own algorithm first.
+    """Return the methods that must be measured. The run's own algorithm is the first.
 
     Raises:
-        SettingsError: nothing is asked for, or the settings do not go with a protocol.
+        SettingsError: nothing is asked for, or the settings are inconsistent with a protocol.
     """
     if not protocols or not seeds:
         raise SettingsError("A comparison needs at least one protocol and one seed.")
@@ -117,8 +117,16 @@ def jobs_of(
             continue
         for group in protocol_groups(protocols, negatives=reference.draws_negatives):
             for chosen in ((seed,) for seed in seeds) if reference.job_for_each_seed else (seeds,):
-                jobs.append(_job(name, name, group, chosen))
+                jobs.append(_job(name, _method(name, settings), group, chosen))
     return jobs
+
+
+_REFERENCE = "reference-"
+
+
+def _method(reference: str, settings: Settings) -> str:
+    """Return the name of a reference's parts and rows, which may not be those of the algorithm."""
+    return _REFERENCE + reference if reference == settings.algorithm.name else reference
 
 
 def _job(
@@ -158,7 +166,7 @@ def compare(
         users: the data. If omitted, the settings' data file is read.
         catalogue: the items of `users`.
         protocols: the table's columns. Each chooses its round on its own validation.
-        seeds: of training and of drawn candidates, one run for each.
+        seeds: the seeds of training and of drawn candidates. Each has a run of its own.
         references: names in `REFERENCES`. If one cannot run here, or diverges, its row has the
             reason, and the comparison continues.
         n_clients: parties of the run's own federation. With 2 or more there is a row for local
@@ -171,7 +179,8 @@ def compare(
         trained: called with the result of each training of the run's own algorithm.
 
     Raises:
-        SettingsError: the settings cannot be combined, or the folder belongs to another comparison.
+        SettingsError: the settings cannot be combined, or the folder belongs to a different
+            comparison.
         TrainingError: the run's own algorithm diverged.
         StorageError: the folder cannot be written or read.
     """
@@ -221,14 +230,16 @@ def compare(
         except (SettingsError, TrainingError) as error:
             if not job.reference:
                 raise
-            failures[job.reference] = str(error)
+            failures[_method(job.reference, settings)] = str(error)
             listener.tell(str(error))
             continue
+        if job.reference == settings.algorithm.name:
+            measured = [replace(each, method=_REFERENCE + each.method) for each in measured]
         found += measured
         if parts is not None:
             parts.save(job.name, measured)
     order = [settings.algorithm.name, TAIL, *_MEASURED_BY_FEDERATIONS]
-    order += [name + rows for name in REFERENCES for rows in ("", ALL_ROWS)]
+    order += [_method(name, settings) + rows for name in REFERENCES for rows in ("", ALL_ROWS)]
     rows = tuple(_rows(found, failures, order, settings.evaluation.at))
     table = ComparisonTable(
         rows=rows,
@@ -280,7 +291,7 @@ def _rows(
         if mine or failure:
             yield ComparisonRow(
                 method=method,
-                label=mine[0].label if mine else REFERENCES[method].label,
+                label=mine[0].label if mine else REFERENCES[method.removeprefix(_REFERENCE)].label,
                 samples=samples,
                 note=failure,
                 differences={} if method == order[0] else differences_of(own, mine, at),
