@@ -23,7 +23,7 @@ from served_folder import ServedFolder
 
 from fedrec.data.source import read_source
 from fedrec.settings.validation import load_settings
-from fedrec_client.recommending import Wanted, export_recommendations, own_recommender
+from fedrec_client.own_recommender import Wanted, export_recommendations, own_recommender
 
 N_ITEMS, N_USERS, PER_USER = 3706, 6040, 165
 
@@ -61,7 +61,7 @@ def main() -> None:
         parts = interleaved(
             {
                 "once everything is imported": lambda: export_recommendations(
-                    settings, target, Wanted(n=100), force=True
+                    own_recommender(settings), target, Wanted(n=100), force=True
                 ),
                 "of which the data and the model": lambda: own_recommender(settings),
                 "of which reading the file": lambda: read_source(settings.data, reader="this"),

@@ -32,7 +32,7 @@ from measuring import describe_machine, summary
 from served_folder import ServedFolder
 
 from fedrec.settings.validation import load_settings
-from fedrec_client.recommending import own_recommender
+from fedrec_client.own_recommender import own_recommender
 
 N_ITEMS, N_USERS, PER_USER = 3706, 6040, 165
 HERE = Path(__file__).parent

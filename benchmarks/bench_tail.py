@@ -2,9 +2,10 @@
 
 `ease` trains over the items that enough users hold. Each silo chooses the weight of its own scores
 on its validation items. The table shows test. The interval is a paired bootstrap over users of
-NDCG@10 with the tail minus without it. Amazon Video, of which silos share the users:
+NDCG@10 with the tail minus without it.
 
-    python benchmarks/bench_tail.py ratings.csv --columns user,item,rating,timestamp
+    python benchmarks/bench_tail.py
+    python benchmarks/bench_tail.py ratings.csv --columns user,item,rating,timestamp --least 3
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import replace
 
 from measuring import describe_machine
 
+from fedrec.data import fetch_ml_100k, leave_one_out
 from fedrec.data.source import read_users
 from fedrec.evaluation.metrics import rates_of_ranks
 from fedrec.settings.schema import Settings
@@ -25,7 +27,7 @@ from fedrec_lab.simulation import simulate, with_tail
 def main() -> None:
     """Print a line for each minimum of own users."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", help="interactions, as data.path names them")
+    parser.add_argument("file", nargs="?", help="as data.path; MovieLens-100K by default")
     parser.add_argument("--columns", help="of a file without a header, as data.columns")
     parser.add_argument("--minimum-interactions", type=int, default=1)
     parser.add_argument("--silos", type=int, default=3)
@@ -33,7 +35,9 @@ def main() -> None:
     parser.add_argument("--least", default="1,2,3", help="client.tail_minimum_users, several")
     options = parser.parse_args()
     print(describe_machine())
-    data = {"path": options.file, "minimum_interactions": options.minimum_interactions}
+    data = {"minimum_interactions": options.minimum_interactions}
+    if options.file:
+        data["path"] = options.file
     if options.columns:
         data["columns"] = options.columns
     settings = Settings.model_validate(
@@ -46,7 +50,12 @@ def main() -> None:
             "data": data,
         }
     )
-    users, catalogue = read_users(settings.data, reader="a benchmark")
+    if options.file:
+        users, catalogue = read_users(settings.data, reader="a benchmark")
+    else:
+        public = fetch_ml_100k()
+        catalogue = public.catalogue
+        users = leave_one_out(public.read()[0].deduplicated(), catalogue)
     trained = simulate(settings, users=users, catalogue=catalogue, n_clients=options.silos)
     print(f"{len(users)} users, {len(catalogue)} items, {options.silos} silos")
     for least in map(int, options.least.split(",")):

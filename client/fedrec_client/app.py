@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from fedrec.clock import Clock, SystemClock
 from fedrec.data import UserSplit
 from fedrec.data.source import check_one_party, read_source, read_users
-from fedrec.durable import DiskFull, require_writable
+from fedrec.durable import DiskFull, require_writable, write_whole
+from fedrec.environment import Provenance, describe_environment, provenance_of
 from fedrec.errors import (
     CoordinatorWentBack,
     FedrecError,
@@ -40,13 +41,12 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished
 from fedrec_client.connecting import certificate_path, invited_link, open_link, saying_goodbye
 from fedrec_client.joining import SHOWN_CHARS, RosterChain, join, waiting_detail
-from fedrec_client.recommending import own_recommender
+from fedrec_client.own_recommender import own_recommender
 from fedrec_client.round.local_model import ClientContext, LocalModel
 from fedrec_client.session import Session
 from fedrec_client.state.private_store import PrivateStore
 
 if TYPE_CHECKING:
-    from fedrec.environment import Provenance
     from fedrec.training.learner import Learner
 
 
@@ -84,6 +84,29 @@ def _kept(store: PrivateStore) -> int:
     return store.state.version if store.is_bound else 0
 
 
+class _Attempts:
+    """Attempts to work since the last one that went well, and the trouble that was reported.
+
+    Attributes:
+        failed: their number, which lengthens the pause.
+    """
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self._reported: dict[str, int | str] = {}
+
+    def was_reported(self, event: str, cause: int | str) -> bool:
+        """Tell whether the last event of this kind had this cause."""
+        return self._reported.get(event) == cause
+
+    def is_news(self, event: str, cause: int | str) -> bool:
+        """Tell whether to report trouble, and remember it. News makes pauses short again."""
+        if self.was_reported(event, cause):
+            return False
+        self._reported[event], self.failed = cause, 0
+        return True
+
+
 class ClientApp:
     """Runs a client until the run is over, across key epochs and restarts of the coordinator.
 
@@ -118,12 +141,16 @@ class ClientApp:
         self._folder = Path(settings.client.state)
         self._on_event = on_event
         self._bare_link = link
-        self._new_run = False
+        self._may_replace_run = False
 
     @property
     def wants_new_run(self) -> bool:
         """Whether `new_run` was given and is not used up: it is valid for a single run."""
-        return self._new_run
+        return self._may_replace_run
+
+    def _continues(self, store: PrivateStore) -> bool:
+        """Return whether the folder has a run that must continue."""
+        return store.is_bound and not self._may_replace_run
 
     def run(self, *, new_run: bool = False) -> ClientOutcome:
         """Enrol, work until the run is over, and return its outcome.
@@ -136,7 +163,7 @@ class ClientApp:
             Stopped: a stop was requested. Everything is saved.
             FedrecError: the client cannot, or must not, continue.
         """
-        self._new_run = new_run
+        self._may_replace_run = new_run
         check_one_party(self._settings.data)
         authority_key = read_authority_key(Path(self._settings.client.authority_key))
         # Before the folder is touched: a mistyped path must not create a client.
@@ -154,48 +181,47 @@ class ClientApp:
                 self._bare_link.close()
 
     def _run(self, store: PrivateStore, identity: Identity, authority_key: bytes) -> ClientOutcome:
-        new_run = self._new_run
-        if store.is_bound and not new_run:
+        if self._continues(store):
             # A user that moved the folder learns it at once, not when the coordinator answers.
             plan = plan_from_json(store.state.pin.plan_json.encode())
             self._go_on(store, self._provenance(plan))
-        if new_run or not store.is_bound:
+        else:
             # Nor does it apply for users that it does not find.
             read_source(self._settings.data, reader="a client")
         journal = RoundJournal(self._folder, self._clock, self._meter, self._on_event)
-        if store.is_bound and not new_run:
+        if self._continues(store):
             journal.run = store.state.pin.run
-        journal.tell("starting", detail=self._places(identity))
+        journal.tell("starting", detail=self._paths_line(identity))
         self._apply(identity, journal)
         link = self._patient(self._reach(), journal)
         chain = RosterChain(store, AuditLog(self._folder, self._clock))
-        asked, full_at, behind = 0, -1, ""
+        attempts = _Attempts()
         while True:
             try:
                 journal.write()
                 membership = self._enrolled(store, identity, authority_key, link)
-                if membership is None and not asked:
+                if membership is None and not attempts.failed:
                     journal.tell("waiting_to_join", detail=waiting_detail(identity))
                 if membership and self._is_admitted(chain, membership, journal):
-                    is_told = full_at != _kept(store)
+                    # Another attempt on a full disk does not repeat the steps before the round.
+                    is_told = not attempts.was_reported("disk_full", _kept(store))
                     ended = self._work(store, membership, link, journal, is_told=is_told)
                     if ended is not None:
                         self._tell_tail(store, journal)
                         return self._outcome(store, ended)
-                    asked = 0
+                    attempts.failed = 0
                     continue
             except DiskFull as error:
                 # Committed data is on disk, and the client continues from there.
-                if full_at != _kept(store):
-                    asked, full_at = 0, _kept(store)
+                if attempts.is_news("disk_full", _kept(store)):
                     again = "The client retries until there is space."
                     journal.tell("disk_full", detail=f"{error} {again}")
             except (NotInRoster, CoordinatorWentBack) as error:
-                if behind != (why := why_behind(error, store)):
-                    asked, behind = 0, why
+                why = why_behind(error, store)
+                if attempts.is_news("coordinator_went_back", why):
                     journal.tell("coordinator_went_back", detail=why)
-            self._backoff.pause(asked)
-            asked += 1
+            self._backoff.pause(attempts.failed)
+            attempts.failed += 1
 
     def _reach(self) -> Link:
         """Return the bare link to the coordinator, the same one while the client runs.
@@ -243,14 +269,14 @@ class ClientApp:
             if bare is not self._bare_link:
                 link.close()
 
-    def _places(self, identity: Identity) -> str:
+    def _paths_line(self, identity: Identity) -> str:
         """Return a line with the folder, keys and data of this client."""
         path = self._settings.data.path
         data = "none" if path is None else str(Path(path).absolute())
         state = self._folder.absolute()
         return f"client id {identity.client_id[:SHOWN_CHARS]}, state {state}, data {data}"
 
-    def _say_place(self, membership: Membership, journal: RoundJournal) -> None:
+    def _report_cell(self, membership: Membership, journal: RoundJournal) -> None:
         """Report that this client is in no sum yet, or awaited despite its settings."""
         if membership.identity.public in membership.roster.unplaced:
             detail = f"a member, but in no sum yet: {membership.roster.why_unplaced()}"
@@ -303,7 +329,7 @@ class ClientApp:
                 accept_exposure=self._accept_exposure,
             )
         except NotInRoster:
-            if store.is_bound and not self._new_run:
+            if self._continues(store):
                 raise
             return None
         issuer = read_issuer(Path(self._settings.client.authority_key))
@@ -327,14 +353,13 @@ class ClientApp:
         """Work through one key epoch. Return None when another one began.
 
         Args:
-            is_told: whether to report the steps before the first round, which are not repeated at
-                every attempt on a full disk.
+            is_told: whether to report the steps before the first round.
         """
         learner = None
         journal.run = membership.run
         try:
             if is_told:
-                self._say_place(membership, journal)
+                self._report_cell(membership, journal)
             users, _ = read_users(
                 self._settings.data,
                 membership.catalogue,
@@ -409,8 +434,6 @@ class ClientApp:
         return learner
 
     def _provenance(self, plan: Plan) -> Provenance:
-        from fedrec.environment import provenance_of
-
         return provenance_of(plan, self._settings.client.device)
 
     def _go_on(self, store: PrivateStore, present: Provenance) -> None:
@@ -422,9 +445,6 @@ class ClientApp:
 
         The last start counts.
         """
-        from fedrec.durable import write_whole
-        from fedrec.environment import describe_environment
-
         found = describe_environment(provenance, format_number=STATE_FORMAT)
         write_whole(self._folder / ENVIRONMENT_NAME, found.to_json().encode(), private=True)
 
@@ -439,9 +459,9 @@ class ClientApp:
         present = self._provenance(membership.plan)
         if store.is_bound and store.state.pin.run == pin.run:
             self._go_on(store, present)
-        store.bind(pin, membership.epoch, new_run=self._new_run, provenance=present)
-        # Otherwise, a client that is removed later would apply again automatically.
-        self._new_run = False
+        store.bind(pin, membership.epoch, new_run=self._may_replace_run, provenance=present)
+        # The consent is used up: otherwise, a client that is removed later would apply again.
+        self._may_replace_run = False
 
     def _tell_tail(self, store: PrivateStore, journal: RoundJournal) -> None:
         """Tell what this client's own scores are worth on its validation items."""

@@ -20,16 +20,18 @@ from fedrec.cli.flags import (
     CandidateItems,
     ExcludedItems,
     SetValues,
+    items_of_flag,
     values_of,
 )
 from fedrec.cli.terminal import INTERRUPTED, Result, human_bytes, stopped
 from fedrec.telemetry import SteadyStream, log_to_stderr
 
 if TYPE_CHECKING:
+    from fedrec.data import Catalogue
     from fedrec.follower.events import ClientEvent
     from fedrec_client.app import ClientOutcome
+    from fedrec_client.own_recommender import Wanted
     from fedrec_client.serve.model_holder import ModelChange
-    from fedrec_client.state.held_model import Which
 
 
 app = typer.Typer(name="client", help="Participate in a federation.", no_args_is_help=True)
@@ -134,6 +136,31 @@ def _best(outcome: ClientOutcome) -> str:
     )
 
 
+def wanted_of(
+    catalogue: Catalogue,
+    n: int,
+    include_seen: bool,
+    exclude: list[str] | None,
+    candidates: list[str] | None,
+) -> Wanted:
+    """Return the items that a command's options ask for.
+
+    Raises:
+        DataError: an unknown item, or a file that cannot be read.
+    """
+    from fedrec_client.own_recommender import Wanted
+
+    chosen = None
+    if candidates is not None:
+        chosen = items_of_flag("--candidates", candidates, catalogue)
+    return Wanted(
+        n=n,
+        exclude_seen=not include_seen,
+        exclude=items_of_flag("--exclude", exclude or (), catalogue),
+        candidates=chosen,
+    )
+
+
 @app.command()
 def export(
     settings_file: SettingsFile,
@@ -155,13 +182,14 @@ def export(
     The file reveals users' interests. Its owner decides on further access.
     """
     from fedrec.settings.validation import load_settings
-    from fedrec_client.recommending import Wanted, export_recommendations
+    from fedrec_client.own_recommender import check_table, export_recommendations, own_recommender
 
     log_to_stderr(logging.WARNING)
     settings = load_settings(settings_file, {"client.state": state, "data.path": data})
-    wanted = Wanted(n=n, exclude_seen=not include_seen, exclude=exclude, candidates=candidates)
-    which: Which = "latest" if latest else "best"
-    found = export_recommendations(settings, to, wanted, which=which, force=force)
+    check_table(to, force=force)
+    own = own_recommender(settings, "latest" if latest else "best")
+    wanted = wanted_of(own.catalogue, n, include_seen, exclude, candidates)
+    found = export_recommendations(own, to, wanted, force=force)
     said = f"Version {found.version}: {found.n_rows} recommendations to {found.n_users} users. "
     return Result(
         content=asdict(found) | {"file": str(found.file)},
@@ -184,7 +212,7 @@ def export_model(
     the file only to parties that may read it.
     """
     from fedrec.settings.validation import load_settings
-    from fedrec_client.recommending import export_model as export
+    from fedrec_client.own_recommender import export_model as export
 
     log_to_stderr(logging.WARNING)
     settings = load_settings(settings_file, {"client.state": state})

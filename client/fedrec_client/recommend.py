@@ -13,11 +13,11 @@ import typer
 from fedrec.cli.flags import CandidateItems, ExcludedItems, SimilarTo, items_of_flag
 from fedrec.cli.terminal import Result, TextTable, count_of, printable
 from fedrec.telemetry import log_to_stderr
-from fedrec_client.cli import DataFile, Latest, StateFolder
+from fedrec_client.cli import DataFile, Latest, StateFolder, wanted_of
 
 if TYPE_CHECKING:
-    from fedrec_client.recommending import Recommendations, Wanted
-    from fedrec_client.state.held_model import Which
+    from fedrec.recommender import Recommender
+    from fedrec_client.own_recommender import Recommendations
 
 _CLIENT_FILE = "client.toml"
 """The settings in a client's kit."""
@@ -67,14 +67,12 @@ def recommend(
     machine. --history applies to a run.
     """
     from fedrec.errors import SettingsError
-    from fedrec_client.recommending import Wanted
 
     if [bool(user), bool(history), bool(similar)].count(True) != 1:
         raise SettingsError(
             "Exactly one of --user, --history and --similar is needed.",
             remedy="Give --user ID, --history ITEM once for each item, or --similar ITEM.",
         )
-    wanted = Wanted(n=n, exclude_seen=not include_seen, exclude=exclude, candidates=candidates)
     own = source / _CLIENT_FILE if source.is_dir() else source
     is_client = own.is_file()
     given = {"--history": history} if is_client else {"--latest": latest, "--state": state}
@@ -83,25 +81,59 @@ def recommend(
         raise SettingsError(
             f"{beyond[0]} does not apply to {kind}, which {source} is.", remedy="Omit it."
         )
-    if not is_client:
-        found = _of_run(source, wanted, user, history or [], similar, data)
-        content = {"run": str(source), "round": int(found.version)}
-        items = [asdict(item) for item in found.items]
-        return Result(content=content | {"items": items}, text=_recommended(found))
-    from fedrec.settings.validation import load_settings
-    from fedrec_client.recommending import recommend as recommend_items
-    from fedrec_client.recommending import similar as similar_items
+    from fedrec.recommender import Recommender
+    from fedrec_client.own_recommender import recommendations
 
-    log_to_stderr(logging.WARNING)
-    settings = load_settings(own, {"client.state": state, "data.path": data})
-    which: Which = "latest" if latest else "best"
-    if similar:
-        found = similar_items(settings, similar, wanted, which=which)
+    if is_client:
+        changes = {"client.state": state, "data.path": data}
+        model = _of_client(own, changes, latest=latest, has_users=not similar)
     else:
-        found = recommend_items(settings, user, wanted, which=which)
+        model = Recommender.load(source)
+    wanted = wanted_of(model.catalogue, n, include_seen, exclude, candidates)
+    if similar:
+        (item,) = items_of_flag("--similar", [similar], model.catalogue)
+        answer = wanted.like_item(model, item)
+    elif user and (is_client or (data is None and model.user_ids)):
+        _check_known(model, user, source, is_client=is_client)
+        answer = wanted.for_users(model, user)
+    else:
+        known = items_of_flag("--history", history or (), model.catalogue)
+        answer = wanted.for_history(model, _history_of(source, user, data) if user else known)
+    found = recommendations(model, answer)
     if found.tail is not None:
         typer.echo(f"Tail at home: {found.tail}.", err=True)
-    return Result(content=asdict(found), text=_recommended(found))
+    content = asdict(found)
+    if not is_client:
+        content = {"run": str(source), "round": int(found.version), "items": content["items"]}
+    return Result(content=content, text=_recommended(found))
+
+
+def _of_client(
+    settings_file: Path, changes: dict[str, str | None], *, latest: bool, has_users: bool
+) -> Recommender:
+    """Return the model of a client's state folder."""
+    from fedrec.settings.validation import load_settings
+    from fedrec_client.own_recommender import own_recommender, shared_recommender
+
+    log_to_stderr(logging.WARNING)
+    settings = load_settings(settings_file, changes)
+    return (own_recommender if has_users else shared_recommender)(
+        settings, "latest" if latest else "best"
+    )
+
+
+def _check_known(model: Recommender, user: str, source: Path, *, is_client: bool) -> None:
+    from fedrec.errors import DataError
+
+    if not model.knows(user):
+        new = (
+            ", --history ITEM once for each item of a new user, or --data FILE with the history of "
+            "this user"
+        )
+        raise DataError(
+            f"User {user!r} is not among the {len(model.user_ids)} users of {source}.",
+            remedy=f"Give an id as in the data{'' if is_client else new}.",
+        )
 
 
 def _recommended(found: Recommendations) -> Iterator[str | TextTable]:
@@ -115,43 +147,6 @@ def _recommended(found: Recommendations) -> Iterator[str | TextTable]:
         "must not name it, and the user must not already have it (--include-seen).",
         err=True,
     )
-
-
-def _of_run(
-    run: Path, wanted: Wanted, user: str, history: list[str], similar: str, data: str | None
-) -> Recommendations:
-    from fedrec.errors import DataError
-    from fedrec.ids import RoundId
-    from fedrec.recommender.recommender import Recommender
-    from fedrec_client.recommending import Recommendations, ranked
-
-    recommender = Recommender.load(run)
-    catalogue = recommender.catalogue
-    chosen, block = wanted.filters(catalogue)
-    known = items_of_flag("--history", history, catalogue)
-    if similar:
-        (item,) = items_of_flag("--similar", [similar], catalogue)
-        found = recommender.similar_items(item, wanted.n, candidates=chosen, block=block)
-    elif user and data is None and recommender.user_ids:
-        if not recommender.knows(user):
-            raise DataError(
-                f"User {user!r} is not among the {len(recommender.user_ids)} users of {run}.",
-                remedy="Give an id as in the data, --history ITEM once for each item of a new "
-                "user, or --data FILE with the history of this user.",
-            )
-        found = recommender.recommend(
-            user, wanted.n, exclude_seen=wanted.exclude_seen, candidates=chosen, block=block
-        )
-    else:
-        known = _history_of(run, user, data) if user else known
-        found = recommender.recommend_vector(
-            recommender.fold_in(known),
-            wanted.n,
-            exclude=known if wanted.exclude_seen else (),
-            candidates=chosen,
-            block=block,
-        )
-    return Recommendations(version=RoundId(recommender.round), items=ranked(catalogue, found))
 
 
 def _history_of(run: Path, user: str, data: str | None) -> list[str]:

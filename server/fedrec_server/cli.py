@@ -66,10 +66,10 @@ def run(
     from fedrec.telemetry import log_to_stderr
     from fedrec.training.round_vectors import RoundVectors
     from fedrec_server.app import Coordinator
+    from fedrec_server.run.freed_memory import keep_no_freed_memory
     from fedrec_server.service.wire_recorder import WireRecorder
-    from fedrec_server.uploads.updates import give_memory_back
 
-    give_memory_back()
+    keep_no_freed_memory()
     settings = load_settings(settings_file, {"coordinator.page": page})
     log_to_stderr(as_json=settings.coordinator.log_format == "json")
     require(

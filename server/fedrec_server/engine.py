@@ -46,8 +46,9 @@ from fedrec_server.snapshots import SnapshotExchange, Snapshots
 from fedrec_server.stepped_rounds import RunningSteps, StepCollection
 from fedrec_server.store.durable_files import Failpoint, no_failpoint, sum_name, update_name
 from fedrec_server.store.store import Store
+from fedrec_server.uploads.incoming import StreamTurns
 from fedrec_server.uploads.round_sum import Collection, RoundSum, RunningSum, accumulator_of
-from fedrec_server.uploads.updates import StreamTurns, Updates
+from fedrec_server.uploads.updates import Updates
 
 
 class Engine:

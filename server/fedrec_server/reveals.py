@@ -14,7 +14,7 @@ from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import Round
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import sealed_name, sum_name
-from fedrec_server.uploads.updates import Incoming, StreamTurns
+from fedrec_server.uploads.incoming import Incoming, StreamTurns
 
 
 async def take_report(run: LiveRun, admission: Admission, report: Report) -> None:

@@ -19,7 +19,7 @@ from fedrec_server.rounds.state import KnownModel, State
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import snapshot_name
 from fedrec_server.store.store import PublishedRecord, SnapshotRecord
-from fedrec_server.uploads.updates import Incoming, StreamTurns
+from fedrec_server.uploads.incoming import Incoming, StreamTurns
 
 ASK_SECONDS = 30.0
 """Seconds after which other clients are asked. A late client may still send its snapshot."""

@@ -43,8 +43,8 @@ from fedrec_server.rounds.steps import (
     without_vectors,
 )
 from fedrec_server.run.live_run import LiveRun
+from fedrec_server.uploads.group_commit import GroupCommit
 from fedrec_server.uploads.round_sum import Collection
-from fedrec_server.uploads.updates import GroupCommit
 
 PATIENCE = 1 / 3
 """Part of the last step's time in which all clients may answer, even if fewer would be enough."""
@@ -370,13 +370,13 @@ class RunningSteps(GroupCommit[StepMessage]):
         run.failpoint("masks.closed")
         return True
 
-    def _take(self, state: State, what: StepMessage) -> tuple[State, tuple[Change, ...]]:
-        after, changes = machine.step(state, StepHeard(now=self._run.clock.now(), message=what))
+    def _take(self, state: State, item: StepMessage) -> tuple[State, tuple[Change, ...]]:
+        after, changes = machine.step(state, StepHeard(now=self._run.clock.now(), message=item))
         collection, round_ = self._collection, state.current
         if round_ is None:
-            raise RoundClosed(f"Round {what.round} is over.")
+            raise RoundClosed(f"Round {item.round} is over.")
         if not any(isinstance(change, AlreadyCounted) for change in changes):
-            collection.hear(round_, what)
+            collection.hear(round_, item)
         return after, changes
 
     def _decided(self) -> None:

@@ -120,7 +120,7 @@ class AlgorithmSuite(ContributionSuite):
                 assert not private or shape[0] == len(party.users), name
         n_shared = sum(values.size for values in shared.tensors.values())
         # What grows over the rounds is there as far as it was summed: nothing of it at first.
-        n_shared += sum(math.prod(entry.most) for entry in declared if entry.most)
+        n_shared += sum(math.prod(entry.grown_shape) for entry in declared if entry.grown_shape)
         assert shared_values(plan, N_ITEMS) == n_shared
 
     def test_the_seed_alone_decides_the_initial_shared_state(self, party, plan):
@@ -175,7 +175,9 @@ class AlgorithmSuite(ContributionSuite):
         for name, values in after.tensors.items():
             old = party.shared.tensors[name]
             assert values.dtype == np.float64
-            grows = any(entry.most for entry in party.algorithm.parameters if entry.name == name)
+            grows = any(
+                entry.grown_shape for entry in party.algorithm.parameters if entry.name == name
+            )
             assert values.shape == old.shape or (grows and len(values) > len(old))
             if values.shape[:1] == (N_ITEMS,):
                 changed = (values != old).reshape(N_ITEMS, -1).any(1)

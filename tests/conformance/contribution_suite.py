@@ -217,7 +217,7 @@ class ContributionSuite:
         name, values = next(iter(party.shared.tensors.items()))
         n_active = len(party.learner.server.active_items(party.shared))
         # Of what grows over the rounds nothing is known yet; then all of it is broken.
-        whole = algorithm_of(party.learner.server.plan, n_active).parameters[0].most
+        whole = algorithm_of(party.learner.server.plan, n_active).parameters[0].grown_shape
         shape = values.shape if values.size else whole
         broken = party.shared.with_tensors(**{name: np.full(shape, np.nan)})
         with pytest.raises(TrainingError, match=r"algorithm\."):

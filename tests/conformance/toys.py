@@ -130,7 +130,7 @@ class Schedule(Toy):
         return (Phase(((step,),), epochs=self.settings.local_epochs),)
 
     def penalty(self, v: Values, batch: Batch) -> torch.Tensor:
-        return v.pace * 0.01 * batch.mean(v.item_embedding.square().sum(-1))
+        return v.pace * 0.01 * batch.weighted_sum(v.item_embedding.square().sum(-1))
 
     def apply(
         self,

@@ -18,7 +18,7 @@ from fedrec.wire.grpc_calls import from_rpc_error
 from fedrec.wire.v1 import update_pb2
 from fedrec_server.run.work import Work
 from fedrec_server.service.call_guard import heard_in_time
-from fedrec_server.uploads.updates import StreamTurns
+from fedrec_server.uploads.incoming import StreamTurns
 
 SUBMIT = "/fedrec.wire.v1.Coordinator/SubmitUpdate"
 

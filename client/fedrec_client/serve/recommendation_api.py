@@ -20,7 +20,7 @@ from structlog import get_logger
 
 from fedrec.errors import StorageError
 from fedrec.monitoring import Numbers
-from fedrec_client.serve.model_holder import ModelHolder, ServedModel
+from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.openapi import STYLE, document, page_of
 from fedrec_client.serve.request_reading import (
     MOST_BODY_BYTES,
@@ -35,6 +35,7 @@ from fedrec_client.serve.request_reading import (
     recommend_question,
     similar_question,
 )
+from fedrec_client.serve.served_model import ServedModel
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0)
 

@@ -6,7 +6,8 @@ An algorithm's settings, its client half (`initial_private`, `fit`, `scores`) an
 bits. Only the client half imports torch, when it trains.
 
 Derive an algorithm that trains on minibatches from `TrainedAlgorithm`. It then consists of its
-settings, parameters, phases and loss.
+settings, parameters, phases and score. `fedrec.algorithms.trained` has the two rules that hold for
+all of them and that no paper has: clipping and rounding, and rare items.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ class Algorithm(ABC):
         for counter, entry in enumerate(entries):
             key = stream_key(self.seed, Purpose.USER_EMBEDDING, 0, counter)
             shape = entry.whole_shape(n_items=self.n_items, n_users=len(user_keys))
-            if entry.alike:
+            if entry.same_for_all_users:
                 one = entry.initial.draw(np.asarray(key), shape[1:]).astype(np.float32)
                 tensors[entry.name] = np.broadcast_to(one, shape).copy()
             else:
@@ -208,7 +209,7 @@ class Algorithm(ABC):
         """
         table = self.initial_shared().tensors["item_embedding"]
         vectors = private["user_embedding"]
-        if all(entry.alike for entry in self.parameters if entry.scope == "own"):
+        if all(entry.same_for_all_users for entry in self.parameters if entry.scope == "own"):
             vectors = vectors[:1]
         found = np.empty((len(vectors), self.n_items), dtype=np.float32)
         for begin in range(0, len(vectors), _SCORED_USERS):

@@ -52,8 +52,12 @@ class Batch:
     label: torch.Tensor
     weight: torch.Tensor
 
-    def mean(self, values: torch.Tensor) -> torch.Tensor:
-        """Return each user's mean over its samples, (n_users,), of values (n_users, n_rows)."""
+    def weighted_sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Return each user's sum of weight x value, (n_users,), of values (n_users, n_rows).
+
+        The weights of a minibatch sum to 1, so this is the mean over its samples. If a step covers
+        all minibatches, it is the sum of their means.
+        """
         return (values * self.weight).sum(1)
 
 

@@ -167,45 +167,45 @@ class Parameter:
         scope: whether it is shared or private, and its first axes. See `Scope`.
         shape: the axes after those of the scope: of a row, of a user's tensor, of the whole.
         initial: the distribution of its first values.
-        alike: whether all users begin with the same draw.
+        same_for_all_users: whether all users begin with the same draw.
         limit: every value of a user's change is clipped to [-limit, limit]. None for `update.clip`.
         fraction_bits: of the grid. None for `update.fraction_bits`.
         mean: the divisor of the sum of changes: the users that touched the row (`holders`), all
             users that trained (`users`), or their numbers of training items, as weights
             (`samples`).
-        most: the largest shape of a tensor that grows over the rounds. Empty for others.
+        grown_shape: the largest shape of a tensor that grows over the rounds. Empty for others.
         structured: whether an update structure may replace whole rows.
-        copies: for own rows: the shared rows that a user's table copies when it first participates.
-            Unless an optimiser moves those rows, too, the changes of the own rows are summed for
-            them.
-        begun: for such a copy: the user's own number that is 1 once it has participated. Without
-            it, every round makes a new copy.
         added_to: for own rows: the shared rows to which `seen` adds them, as `v.rows`. A wrapper
             may replace the sum.
-        whole: for such a copy: users contribute the difference of their whole table from the
-            version, and not only the round's change.
-        published: for a scalar: it is the number of published training rounds, which every version
-            knows (`SharedState.trained`). There is no tensor.
         applied: whether only an optimiser reads it, such as moments that `apply` keeps with every
             version. It isn't used for training or scores, and isn't exported.
+        published: for a scalar: it is the number of published training rounds, which every version
+            knows (`SharedState.trained`). There is no tensor.
+        copies: for own rows that begin as a copy of shared ones, as PLGC's C begins as G: those
+            shared rows, copied when a user first participates. Unless an optimiser moves them, too,
+            the changes of the copies are summed for them.
+        copy_flag: for copies: the user's own number that is 1 once it has them. Without it, every
+            round makes new copies.
+        sends_whole_table: for copies: whether users contribute the difference of their whole table
+            from the version, and not only the round's change.
     """
 
     name: str
     scope: Scope
     shape: tuple[int, ...]
     initial: Initial = Normal()
-    alike: bool = False
+    same_for_all_users: bool = False
     limit: float | None = None
     fraction_bits: int | None = None
     mean: Literal["holders", "users", "samples"] = "users"
     structured: bool = False
-    most: tuple[int, ...] = ()
-    copies: str = ""
-    begun: str = ""
+    grown_shape: tuple[int, ...] = ()
     added_to: str = ""
-    whole: bool = False
     applied: bool = False
     published: bool = False
+    copies: str = ""
+    copy_flag: str = ""
+    sends_whole_table: bool = False
 
     @property
     def private(self) -> bool:

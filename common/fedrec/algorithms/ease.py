@@ -121,7 +121,7 @@ class EASE(Algorithm):
     def parameters(self) -> tuple[Parameter, ...]:
         """The known counts of pairs, and those of items."""
         return (
-            Parameter("pairs", "net", (0,), Constant(), most=(_n_pairs(self.n_items),)),
+            Parameter("pairs", "net", (0,), Constant(), grown_shape=(_n_pairs(self.n_items),)),
             Parameter("item_users", "rows", (), Constant()),
         )
 

@@ -1,15 +1,35 @@
 """FedMF: federated matrix factorisation with implicit feedback, as CoLR's base model.
 
+Section 4.1 of the CoLR paper (`fedrec.updates.colr`), by the rules of its released code.
+`fedrec.algorithms.trained` has the two rules that no paper has (clipping and rounding, rare items).
+A plain version is in tests/reference/plain_fedmf.py.
+
 Model: score s = <p, q_i>, loss binary cross-entropy, negatives sampled. Private: the user vector p
-(dim). Shared: the item table Q (n_items x dim).
+(dim). Shared: the item table Q (n_items x dim), of which q_i is a row.
 
-Client, per minibatch of size b, simultaneously from old values (as in CoLR's released code):
-    p   <- p   - eta * mean_j (e_j q_{i_j} + 2 gamma p),             e = sigmoid(s) - y
-    A_i <- A_i - eta sqrt(r/d) * mean over occurrences of i (e_j p + 2 gamma q_i) B^T
+Client, per minibatch of samples j, simultaneously from old values, with e_j = sigmoid(s_j) - y_j
+(`FedMF.penalty`, `FedMF.phases`, and `TrainedBlock._move` in training/trained_block.py):
 
-with q_i = Q_i + A_i B. For dense updates B = I and r = d.
+    p   <- p   - eta mean_j (e_j q_{i_j} + 2 gamma p)                              after eq. 3
+    q_i <- q_i - eta mean over occurrences of i (e_j p + 2 gamma q_i)              after eq. 4
 
-Server: Q_i <- Q_i + (sum of A_i / number of users that touched i) B.
+Under a low-rank update structure q_i = Q_i + A_i B, and A moves in place of Q:
+
+    A_i <- A_i - eta sqrt(r/d) mean over occurrences of i (e_j p + 2 gamma q_i) B^T
+
+Server (`mean_changes` by holders): Q_i <- Q_i + (sum over users of A_i / n_i) B, where n_i users
+touched row i. For dense updates B = I and r = d.
+
+Differences from the paper, all as in the released code:
+
+- Eq. 3 and 4 have the gradient of squared errors, in which e_j = s_j - y_j, summed over all of a
+  user's samples. Here the loss is cross-entropy. p moves by its mean over a minibatch and a row by
+  the mean over the row's own samples, whatever the size of the minibatch.
+- The paper's penalty is lambda/2 (|p|^2 + |Q|^2) on all of Q, once per loss. Here it is
+  gamma (|p|^2 + |q_i|^2) per sample, so a user pulls only the rows that it touches.
+- Algorithm 1 weighs users by N_u / N and names a ServerOpt with the rate eta_s. Here each row's sum
+  is divided by n_i and added as it is.
+- The paper does not give first values. They are N(0, 1/d) in both tables.
 
 Update structures (`fedrec.updates`) choose B, omit some of its rows for some users, or compress A
 before it is summed and its mean after it. If rows are omitted, B above is B[S_u], and A is zero
@@ -25,7 +45,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from fedrec.algorithms.about import ABOUT
-from fedrec.algorithms.algorithm import Algorithm
 from fedrec.algorithms.batch import Batch, Values, dot
 from fedrec.algorithms.declarations import (
     About,
@@ -78,6 +97,7 @@ class FedMF(TrainedAlgorithm):
     name: ClassVar[str] = "fedmf"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedMFSettings
     about: ClassVar[About] = ABOUT["fedmf"]
+    inner_product: ClassVar[bool] = True
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -107,10 +127,7 @@ class FedMF(TrainedAlgorithm):
         if not gamma:
             return 0.0
         rows = square_sums(v.item_embedding)
-        return gamma * (batch.mean(rows) + v.user_embedding.square().sum(-1))
-
-    # Without torch: it is an inner product.
-    preferences = Algorithm.preferences
+        return gamma * (batch.weighted_sum(rows) + v.user_embedding.square().sum(-1))
 
     @property
     def folding_pull(self) -> float:

@@ -19,7 +19,8 @@ are not sent, so their decay would have no effect. Under `plain` it would change
 user, and is refused.
 
 Server, `aggregation = "mf_secavg"` (the paper): row i of Q moves by the mean change of the users
-that touched it. The network moves by the mean weighted by each user's number of training items.
+that touched it (`mean_changes` by holders). The network moves by the mean weighted by each user's
+number of training items (`mean_changes` by samples).
 Here a user counts for at most 4096 of them, which gives its contribution a public bound.
 `aggregation = "plain"` (as later papers measure it): the uniform mean of everything over all
 participants, untouched rows included.

@@ -1,49 +1,76 @@
 """FedRAP: "Federated Recommendation with Additive Personalization" (Li et al., ICLR 2024).
 
-Model of a user (section 3, eq. 1, with the released code's bias): score s_i = <w, D_i + C_i> + c. C
-(n_items x dim) is the shared item table. The user's own parameters are the item table D (n_items x
-dim), the head w (dim) and the bias c (scalar). Private: D, w, c. Shared: C.
+`fedrec.algorithms.trained` has the two rules that no paper has (clipping and rounding, rare items).
+A plain version is in tests/reference/plain_fedrap.py.
 
-Client, for every minibatch of b samples (eq. 3, as in the released code: means over the samples'
-rows, while the paper sums over the whole tables):
+Model of a user (section 3.1, eq. 1): score s_i = <w, D_i + C_i> + c. C (n_items x dim) is the
+shared item table. The user's own parameters are the item table D (n_items x dim), the head w (dim),
+which is the paper's user embedding u_i, and the bias c (scalar). Private: D, w, c. Shared: C.
+
+Client, for minibatch b = 0, 1, ... of a visit, with n samples j (eq. 3 with means):
 
     L = mean BCE - lambda mean((D_i - C_i)^2) + mu R,   R = mean |C_i|, mean C_i^2 or 0
 
-in one simultaneous step of SGD, w and c with `learning_rate`, C and D with `item_rate`, and weight
-decay omega on all of them. Every row of C and D shrinks in every step, whether the user touches it
-or not. Both rates are multiplied by `batch_decay` after every minibatch, starting over in every
-visit, and by `round_decay` after every published round. A user stops if an epoch changed its mean
-loss since the visit began by less than `tolerance`, relatively.
+Means are over the samples and the entries of their rows (`FedRAP.loss`). With e_j = sigmoid(s_j) -
+y_j, sums over the samples j of item i, and R = mean |C_i|, autograd's gradients are:
 
-Server: C <- mean over participants of their whole tables.
+    dL/dw     = mean_j e_j (D + C)_{i_j}
+    dL/dc     = mean_j e_j
+    dL/dD_i   = sum_j (e_j w - (2 lambda / dim) (D_i - C_i)) / n
+    dL/dC_i   = sum_j (e_j w + (2 lambda / dim) (D_i - C_i) + (mu / dim) sign C_i) / n
 
-Schedules of lambda and mu (section 4.1 and the ablation), with a = 1, 2, ... the number of the
-training round, counted by published rounds. v is `difference_weight` or `sparsity_weight`:
+All parameters move at once from old values (`FedRAP.phases`, and `TrainedBlock._move` in
+training/trained_block.py). Rows that the user does not touch shrink as well:
+
+    w, c      x <- x - eta_b (dL/dx + omega x),       eta_b = `learning_rate` decay_b
+    D, C      x <- x - eta'_b (dL/dx + omega x),      eta'_b = `item_rate` decay_b
+              decay_b = `batch_decay`^b `round_decay`^(a - 1),      omega = `weight_decay`
+
+a = 1, 2, ... is the number of the training round, counted by published rounds.
+
+With m_e the mean loss of the visit's first e epochs: stop after epoch e > 1 if
+|m_e - m_(e-1)| < `tolerance` |m_(e-1)| (`TrainedBlock.run`).
+
+Server (Algorithm 1, line 11, and `mean_changes` by users): C <- mean over participants of their
+whole tables.
+
+Schedules of lambda and mu (sections 4.3 and 4.5). v is `difference_weight` or `sparsity_weight`:
 
     tanh   tanh(a / 10) v                     fixed  v
     sin    (sin(a / 10) + 1) / 2 v            frac   v / (a + 1)
     square 0 for ten rounds, v for ten, and so on
 
-Paper and released code disagree in these points. The released code computes a schedule and never
-reads it, so it always runs `fixed`. Here schedules are applied. The paper's sin(a / 10) v is
-negative from a = 32 on, which contradicts the paper's text about its weights. The code's form is
-used. The paper's `square` toggles every 10 rounds and the code's every 5. The paper's is used, and
-it begins with 0. The soft threshold of section 3.3 has no stated size. The code's subgradient is
-used.
+Only the released code has the bias c, omega, two step sizes, both decays of them and early
+stopping. First values N(0, 1) of both tables, and the same first D and w for all users, are the
+code's as well. In Algorithm 1, u, C and D have one constant rate and take full gradients, though
+section 4.3 names a batch size.
+
+Differences from the paper:
+
+- Eq. 3 sums over whole tables, and the code takes means over the samples' rows. Means are used.
+- Eq. 11, 12, 14 and 15 have + lambda where eq. 3 has - lambda. The sign of eq. 3 is used.
+- Appendix A.2 alternates between u, C and D. The step is simultaneous, as in Algorithm 1 and in the
+  code.
+- Algorithm 1 predicts with the client's own updated C^(i). Here a user's own D, w and c score with
+  the published C, as in the code. Users that never trained have the initial ones.
+- Eq. 13 applies a soft threshold of no stated size to C. The code's subgradient is used.
+- The code computes a schedule and never reads it, so it always runs `fixed`. Here schedules are
+  applied.
+- The paper's sin(a / 10) v is negative from a = 32 on, although section 3.1 limits weights to
+  0..v. The code's form is used.
+- The paper's `square` toggles every 10 rounds and the code's every 5. The paper's is used, and it
+  begins with 0.
 
 Variants of the paper: FedRAP-C is `tables = "shared"` (s = <w, C_i> + c, without a difference
 term), FedRAP-D `tables = "private"` (s = <w, D_i> + c, nothing is sent), FedRAP-No `sparsity =
 "none"`, FedRAP-L2 `sparsity = "l2"`. The others are schedules.
 
-Evaluation uses a user's own D, w and c with the published C, as in the paper. Users that never
-trained have the initial ones.
-
-The paper's differential privacy (section 3.4) clips the client's gradient of C to the length tau
-and adds Gaussian noise, with "variance z = 1", in the sense of Opacus (deviation z tau). With
-`noise_where = "grad"` this happens in every local step, on all rows. With "upload" it happens once,
-on the change that is sent. The text's own noise, proportional to 2 eta tau / n_s, is far smaller
-and is not offered, because its factor is not given. `fedrec.algorithms.about.accounted_epsilon`
-computes the cost.
+The paper's differential privacy (section 3.3) clips the client's gradient of C to the length tau
+(eq. 4) and adds Gaussian noise, with "variance z = 1" (section 4.5), in the sense of Opacus
+(deviation z tau). With `noise_where = "grad"` this happens in every local step, on all rows. With
+"upload" it happens once, on the change that is sent. Section 3.3's own noise, proportional to
+2 eta tau / n_s, is far smaller and is not offered, because its factor is not given.
+`fedrec.algorithms.about.accounted_epsilon` computes the cost.
 
 FedRAP-C can be combined with `update.structure = "colr"`. Its C is C + A B while a user trains, and
 its part in B's subspace decays as a whole. At rank = dim that is the dense step, for any B.
@@ -87,8 +114,8 @@ if TYPE_CHECKING:
     import torch
 
 
-_SHARED: Mapping[str, tuple[object, ...]] = {"tables": ("both", "shared")}
-_SPARSE = {**_SHARED, "sparsity": ("l1", "l2")}
+_WITH_SHARED_TABLE: Mapping[str, tuple[object, ...]] = {"tables": ("both", "shared")}
+_SPARSE = {**_WITH_SHARED_TABLE, "sparsity": ("l1", "l2")}
 _NOISY: Mapping[str, tuple[object, ...]] = {"noise_where": ("grad", "upload")}
 
 
@@ -123,7 +150,7 @@ class FedRAPSettings(TrainedSettings):
         default=0.1,
         description="Reward for own rows that differ from the shared ones (v1 of lambda).",
     )
-    sparsity: Annotated[Literal["l1", "l2", "none"], UsedIf(_SHARED)] = Field(
+    sparsity: Annotated[Literal["l1", "l2", "none"], UsedIf(_WITH_SHARED_TABLE)] = Field(
         default="l1", description="The regulariser that keeps the shared table small."
     )
     sparsity_weight: Annotated[Weight, UsedIf(_SPARSE)] = Field(
@@ -149,7 +176,7 @@ class FedRAPSettings(TrainedSettings):
         description="A user stops after an epoch that changed its mean loss relatively less. 0 "
         "for never.",
     )
-    noise_where: Annotated[Literal["none", "grad", "upload"], UsedIf(_SHARED)] = Field(
+    noise_where: Annotated[Literal["none", "grad", "upload"], UsedIf(_WITH_SHARED_TABLE)] = Field(
         default="none",
         description="Place of the paper's Gaussian noise: every gradient of the shared table, or "
         "every upload. It lacks the guarantee of [privacy]. `fedrec check` reports its epsilon.",
@@ -205,16 +232,16 @@ class FedRAP(TrainedAlgorithm):
         """
         dim, alone = self.settings.dim, self.settings.tables == "shared"
         head = Uniform(1.0 / math.sqrt(dim))
-        added_to = "item_embedding" if self.settings.tables == "both" else ""
-        own = Parameter("own_embedding", "own_rows", (dim,), alike=True, added_to=added_to)
+        rows = "item_embedding" if self.settings.tables == "both" else ""
+        own = Parameter("own_embedding", "own_rows", (dim,), same_for_all_users=True, added_to=rows)
         # A shared table that no score uses keeps its first values. If it is the only table, an
         # update structure may replace its rows.
         return (
             Parameter("item_embedding", "rows", (dim,), Normal(), structured=alone),
             *(() if alone else (own,)),
             Parameter("published", "scalar", (), Constant(), published=True),
-            Parameter("user_embedding", "own", (dim,), head, alike=True),
-            Parameter("user_bias", "own", (), head, alike=True),
+            Parameter("user_embedding", "own", (dim,), head, same_for_all_users=True),
+            Parameter("user_bias", "own", (), head, same_for_all_users=True),
         )
 
     @property
@@ -246,17 +273,17 @@ class FedRAP(TrainedAlgorithm):
         """Return one simultaneous step of all parameters per minibatch."""
         settings = self.settings
         slower = settings.round_decay ** scalars["published"]
-        own, rows = settings.learning_rate * slower, settings.item_rate * slower
-        rates = {"user_embedding": own, "user_bias": own} | dict.fromkeys(self.recommending, rows)
-        if settings.tables != "shared":
-            rates["own_embedding"] = rows
+        eta_w, eta_items = settings.learning_rate * slower, settings.item_rate * slower
+        own = {} if settings.tables == "shared" else {"own_embedding": eta_items}
+        others = {"user_embedding": eta_w, "user_bias": eta_w} | own
+        shared = dict.fromkeys(self.recommending, eta_items)
         decay = settings.weight_decay
-        step = Sgd(rates, decay=decay, whole=decay > 0, factor=settings.batch_decay)
-        steps: tuple[Sgd, ...] = (step,)
+        of_all = Sgd(others | shared, decay=decay, whole=decay > 0, factor=settings.batch_decay)
+        steps: tuple[Sgd, ...] = (of_all,)
         if settings.noise_where == "grad":
-            noisy = {"item_embedding": rates.pop("item_embedding")}
             tau, z = settings.noise_clip, settings.noise_multiplier
-            steps = (step, replace(step, rates=noisy, longest=tau, noise=z * tau))
+            noisy = replace(of_all, rates=shared, longest=tau, noise=z * tau)
+            steps = (replace(of_all, rates=others), noisy)
         return (Phase((steps,), epochs=settings.local_epochs, tolerance=settings.tolerance),)
 
     @property
@@ -276,7 +303,7 @@ class FedRAP(TrainedAlgorithm):
         found = cross_entropy(self.score(v), batch.label)
         for term in self._regularisers(v):
             found = found + self.scheduled(v)[:, None] * term
-        return batch.mean(found)
+        return batch.weighted_sum(found)
 
     def _regularisers(self, v: Values) -> Iterator[torch.Tensor]:
         """Yield v2 R and -v1 (D_i - C_i)^2 of every row, means over its entries."""

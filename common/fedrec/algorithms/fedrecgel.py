@@ -1,31 +1,49 @@
-"""FedRecGEL: sharpness-aware federated recommendation, following the authors' released code.
+"""FedRecGEL (Yu et al., WWW 2026): sharpness-aware gradients of NeuMF, as in the released code.
 
-Model, NeuMF: a user has vectors p (f) and u (w), an item rows q_i (f) and e_i (w), with f = `dim`,
-L = `hidden_layers` and w = f 2^(L-1). h = the L layers' units of [u, e_i]. The first layer has 2 w
-inputs, each has half as many outputs as inputs, and ReLU follows each. Score s = <a, [p * q_i, h]>
-+ b. Private: p and u, one tensor [p, u]. Shared: the rows [q_i, e_i], the layers, a and b.
+"Sharpness-Aware Minimization for Generalized Embedding Learning in Federated Recommendation".
+`fedrec.algorithms.trained` has the two rules that no paper has (clipping and rounding, rare items).
+A plain version is in tests/reference/plain_fedrecgel.py.
 
-Loss: positives are shuffled, each followed by its negatives, and cut into chunks of `batch_size`
+Model: a user has vectors p (dim) and u (width), an item rows q_i (dim) and e_i (width), with width
+= dim 2^(`hidden_layers` - 1). h is the last units of `hidden_layers` layers over [u, e_i], each
+with half as many outputs as inputs, and ReLU after each. Score s = <a, [p * q_i, h]> + b.
+
+Private: theta_ur = [p, u], one tensor. Shared: theta_co, the rows [q_i, e_i], the layers, a and b.
+
+Loss L: positives are shuffled, each followed by its negatives, and cut into chunks of `batch_size`
 samples. The last chunk may be shorter. L is the *sum* over the chunks of the mean binary
 cross-entropy. A round is one step by it, for any number of samples.
 
-Client, with g = dL/dp and G = dL/dQ at the old values. Here p means all private and Q all shared
-tensors, each with one norm over its tensors:
+Client, with all gradients at the old values. g_ur and g_co are dL/dtheta_ur and dL/dtheta_co there,
+each with one norm over its tensors. rho_ur = `radius_private` and rho_co = `radius_shared`:
 
-    G' = dL/dQ at (p, Q + `radius_shared` G / (|G| + 1e-12)),
-    g' = dL/dp at (p + `radius_private` g / (|g| + 1e-12), Q).
+    eps*_ur  = rho_ur g_ur / (|g_ur| + 1e-12)                            eq. 11, `uphill`
+    g_ur^SAM = dL/dtheta_ur at (theta_co, theta_ur + eps*_ur)            eq. 12
+    theta_ur <- Adam by g_ur^SAM at `user_learning_rate`                 eq. 13
+    eps*_co  = rho_co g_co / (|g_co| + 1e-12)                            eq. 14, `uphill`
+    g_co^SAM = dL/dtheta_co at (theta_co + eps*_co, theta_ur)            eq. 15, sent
 
-p takes a step of Adam by g' at `user_learning_rate`, whose moments continue from the user's last
-round. G' is sent. Radius 0 is plain Adam. The paper's ablations set one of the radii to 0. Both can
-be 0, too, which the paper does not test.
+The moments of the user's Adam continue from its last round. Radius 0 is plain Adam. The paper's
+ablations set one of the radii to 0. Both can be 0, too, which the paper does not test.
 
-Server: a dense step of Adam at `learning_rate` by the unweighted mean of G' over the users.
+Server (Algorithm 1, lines 9 and 10). The mean is `mean_changes` by users:
 
-Paper and code differ, and the paper's figures come from the code. On the server, the code has Adam
-at 0.001, while the paper writes plain descent (and its settings file 1.5). The code has no gradient
-of the paper's PAC regulariser, and both perturbations are at the old values. It has chunks of 128
-and MLP rows of 128, while the paper has minibatches of 256 and embeddings of 32. Unlike in the
-code, a positive's negatives may repeat here.
+    g <- mean over participants of g_co^SAM
+    theta_co <- dense Adam by g at `learning_rate`
+
+Differences from the paper, whose figures come from the released code:
+
+- The paper does not name NeuMF, which is the code's model.
+- Eq. 13 and line 10 are plain descent. Section 5.1 names Adam, and the code has it on both sides.
+  On the server its rate is 0.001, and the 1.5 of its settings file has no effect.
+- Section 4.2 describes a weighted average. Algorithm 1 and the code weigh users alike.
+- Algorithm 1 adds g_norm, the gradient of the PAC regulariser of eq. 10. Neither eq. 13 nor the
+  code has it.
+- Algorithm 1 updates theta_ur before it computes eps*_co. The code computes both at the old values.
+- Section 5.1 has minibatches of 256 and embeddings of 32. The code has chunks of 128 and vectors u
+  and e_i of 128.
+- `item_clip` and `network_clip` replace `update.clip`. The paper and the code do not clip.
+- A positive's negatives may repeat here. The code draws distinct ones.
 """
 
 from __future__ import annotations
@@ -151,7 +169,11 @@ class FedRecGEL(TrainedAlgorithm):
 
     @property
     def _moving(self) -> tuple[Parameter, ...]:
-        """The shared parameters: rows N(0, .01^2), layers by Xavier's and He's rules, biases 0."""
+        """theta_co: rows N(0, .01^2), biases 0, and weights uniform within +-bound.
+
+        The bound is Xavier's sqrt(6 / (inputs + outputs)) for hidden layers. For the last one it is
+        He's with gain 1, sqrt(3 / inputs), where the inputs are 2 dim.
+        """
         settings, dim = self.settings, self.settings.dim
         width, n_hidden = self._width, settings.hidden_layers
         rows = Parameter("item_embedding", "rows", (dim + width,), Normal(0.01))
@@ -162,7 +184,7 @@ class FedRecGEL(TrainedAlgorithm):
             (shape, Uniform(math.sqrt(6.0 / sum(shape))))
             for shape in layer_shapes(2 * width, outputs)
         ]
-        layers.append(((1, 2 * dim), Uniform(math.sqrt(1.5 / dim))))
+        layers.append(((1, 2 * dim), Uniform(math.sqrt(3.0 / (2 * dim)))))
         network = [
             Parameter(
                 f"{kind}_{number}",
@@ -208,12 +230,13 @@ class FedRecGEL(TrainedAlgorithm):
         import torch
 
         dim, n_hidden = self.settings.dim, self.settings.hidden_layers
-        users, of_user = torch.split(v.user_embedding, [dim, self._width], -1)
-        items, of_item = torch.split(v.item_embedding, [dim, self._width], -1)
-        weight, bias = v[f"weight_{n_hidden + 1}"], v[f"bias_{n_hidden + 1}"]
-        of_factors, of_units = torch.split(weight, [dim, dim], -1)
-        hidden = units(v, of_user, of_item, n_hidden)
-        return dot(items, users * of_factors[:, 0]) + (hidden * of_units).sum(-1) + bias
+        p, u = torch.split(v.user_embedding, [dim, self._width], -1)
+        q, e = torch.split(v.item_embedding, [dim, self._width], -1)
+        a, b = v[f"weight_{n_hidden + 1}"], v[f"bias_{n_hidden + 1}"]
+        a_mf, a_mlp = torch.split(a, [dim, dim], -1)
+        h = units(v, u, e, n_hidden)
+        # <a_mf, p * q> + <a_mlp, h> + b
+        return dot(q, p * a_mf[:, 0]) + (h * a_mlp).sum(-1) + b
 
     def apply(
         self,
@@ -223,19 +246,19 @@ class FedRecGEL(TrainedAlgorithm):
         round_id: int,
     ) -> SharedState:
         """Take one step by the mean gradient. Moments move untouched rows, too."""
-        return self._server.step(shared, self.mean(change, counts, round_id))
+        return self._server.step(shared, self.mean_changes(change, counts, round_id))
 
 
 def uphill(radius: float) -> Passes | None:
-    """Return sharpness-aware passes: the gradient after a step uphill of this length.
+    """Return sharpness-aware passes: gradients at theta + eps*, eps* = radius g / (|g| + 1e-12).
 
-    A user's direction is that of all tensors together (Foret et al. 2021). None for radius 0.
+    |g| is a user's norm over all tensors together (Foret et al. 2021). None for radius 0.
     """
 
-    def passes(values: Tensors, gradients: Tensors, at: Callable[[Tensors], Tensors]) -> Tensors:
+    def passes(theta: Tensors, g: Tensors, gradient_at: Callable[[Tensors], Tensors]) -> Tensors:
         import torch
 
-        size = radius / (length(gradients) + 1e-12)
-        return at({n: torch.addcmul(values[n], g, wide(size, g)) for n, g in gradients.items()})
+        size = radius / (length(g) + 1e-12)
+        return gradient_at({n: torch.addcmul(theta[n], g[n], wide(size, g[n])) for n in g})
 
     return passes if radius else None

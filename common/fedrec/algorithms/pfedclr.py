@@ -1,30 +1,37 @@
 """PFedCLR: users calibrate a shared item table by a low-rank matrix.
 
 "Beyond Personalization: Federated Recommendation with Calibration via Low-rank Decomposition" (Chen
-et al.), section 4 and appendix B.4.
+et al.), section 4 and appendices A and B.4. `fedrec.algorithms.trained` has the two rules that no
+paper has (clipping and rounding, rare items). A plain version is in
+tests/reference/plain_pfedclr.py.
 
-Model of a user u: score s_i = <p, v_i> with v_i = Q_i + A_i B. Loss: mean binary cross-entropy of a
-minibatch, negatives sampled once a round for both steps. Private: the user vector p (dim), A
+Model of a user u: score s_i = <p, v_i> with v_i = Q_i + A_i B. Private: the user vector p (dim), A
 (n_items x rank, zero at first) and B (rank x dim). Shared: the item table Q (n_items x dim).
 
-Client, from the published Q_g. Each step is `local_epochs` passes of Adam with new moments:
+L(p, V) is the binary cross-entropy of <p, V_i> (eq. 2, `PFedCLR.score`), a minibatch's mean.
+Negatives are sampled once a round for both steps. Steps 1 and 2 are `local_epochs` passes each, of
+Adam with new moments (`PFedCLR.phases`):
 
-    Step 1: Q_u <- Q_g, trained with p fixed and without A and B in the score. The change Q_u - Q_g
-            is what is uploaded.
-    Step 2: p, A and B together with Q_u as it is: p at the rate eta, A and B at eta'.
+    Step 1   Q_u <- Q_g, then Q_u by L(p, Q_u) at the rate eta           eq. 6
+    Step 2   p by L(p, Q_u + A B) at eta, A and B at beta                eq. 10
+    Step 3   Q_g <- sum over participants of w_u Q_u                     eq. 11, on the server
+             w_u = |D_u| / sum of |D_v|
+
+eta = `learning_rate` and beta = `personal_rate`. Step 1 leaves p as it is, and A and B are not in
+its score. Its change Q_u - Q_g is what is uploaded. Step 2 leaves Q_u as it is.
 
 Every user's Adam works on whole tables. Its moments begin at zero in every round, so an untouched
 row has no gradient, no moment and no step. Touched rows move in every minibatch of a step, also in
 those that don't contain them.
 
-Server: Q_g <- sum over participants of w_u Q_u, w_u = |D_u| / sum of |D_v|, that is Q_g + sum of
-|D_u| (Q_u - Q_g) / sum of |D_v|. A row that a user did not touch counts as unchanged.
-|D_u| is the number of training items, 4096 at most.
+Server (`mean_changes` by samples): Q_g <- Q_g + sum of |D_u| (Q_u - Q_g) / sum of |D_v|, which is
+Step 3. A row that a user did not touch counts as unchanged. |D_u| is the number of training items.
+w_u is the paper's weight p_u.
 
 `variant` has the paper's ablations. In them, W (n_items x dim, zero at first) replaces A B:
 
     clr  the method as above
-    cf   W in place of A B
+    cf   W in place of A B (eq. 9)
     af   Step 1 trains p and Q together, as FedMF does, and Step 2 trains W alone
 
 Evaluation. The paper scores with the user's own Q_u of its last participation and the A, B and p
@@ -33,12 +40,19 @@ n_items), as in PFedRec. No user keeps a table of n_items x dim. Users that neve
 scores of their first p with the first Q_g, or with the published one (`newcomers`). Without
 `personal_items`, p, A and B score the published Q_g, for all users.
 
-Choices where the paper is silent: p and Q_g begin as N(0, 0.1^2), B as N(0, 1). Weights are the
-numbers of positives. Noise is on the upload alone. `af` trains p in Step 1.
+Differences from the paper:
 
-Noise. `noise_scale` is the paper's lambda: Laplace noise on every value of every upload. Its
-epsilon is S_u / lambda with S_u <= 2 w_u eta C. `about.nominal_epsilon` explains why that is not a
-guarantee.
+- Eq. 2 sums over the samples, and here L is a minibatch's mean.
+- |D_u| is 4096 at most, because sums need a public bound.
+- Eq. 11 sums over all users, and here over the participants, as in Algorithm 1.
+
+Choices where the paper is silent: p and Q_g begin as N(0, 0.1^2), B as N(0, 1). Adam's moments are
+new in each step of each round. |D_u| does not count negatives. Noise is on the upload alone. `af`
+trains p in Step 1.
+
+Noise (eq. 35). `noise_scale` is the paper's lambda: Laplace noise on every value of every upload.
+Its epsilon is S_u / lambda with S_u <= 2 w_u eta C (Lemma B.7). C is `gradient_clip`, which limits
+each minibatch's gradient of Q_u. `about.nominal_epsilon` explains why that is not a guarantee.
 """
 
 from __future__ import annotations
@@ -76,7 +90,7 @@ if TYPE_CHECKING:
     from fedrec.algorithms.cohort import Chunk
 
 
-_SHARED, _PERSONAL = "shared", "personal"
+_STEP_1, _STEP_2 = "shared", "personal"
 _CALIBRATED = UsedIf({"variant": ("clr",)})
 
 
@@ -108,7 +122,7 @@ class PFedCLRSettings(TrainedSettings):
     )
     personal_rate: Weight = Field(
         default=0.01,
-        description="Step size (eta') of A and B, or W, by Adam. 0 leaves FedMF with alternating "
+        description="Step size (beta) of A and B, or W, by Adam. 0 leaves FedMF with alternating "
         "steps of items and user vectors.",
     )
     local_epochs: int = Field(
@@ -174,6 +188,7 @@ class PFedCLR(TrainedAlgorithm):
     name: ClassVar[str] = "pfedclr"
     settings_type: ClassVar[type[AlgorithmSettings]] = PFedCLRSettings
     about: ClassVar[About] = ABOUT["pfedclr"]
+    inner_product: ClassVar[bool] = True
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -218,14 +233,14 @@ class PFedCLR(TrainedAlgorithm):
         else:
             personal |= vector
         return (
-            Phase(steps=(tuple(first),), epochs=settings.local_epochs, name=_SHARED),
-            Phase(steps=((Adam(personal),),), epochs=settings.local_epochs, name=_PERSONAL),
+            Phase(steps=(tuple(first),), epochs=settings.local_epochs, name=_STEP_1),
+            Phase(steps=((Adam(personal),),), epochs=settings.local_epochs, name=_STEP_2),
         )
 
     def score(self, v: Values) -> torch.Tensor:
         """Return <p, Q_i> in Step 1, else <p, Q_i + A_i B>."""
         score = dot(v.item_embedding, v.user_embedding)
-        if v.phase == _SHARED:
+        if v.phase == _STEP_1:
             return score
         if self.settings.variant != "clr":
             return score + dot(v.item_calibration, v.user_embedding)
@@ -268,9 +283,6 @@ class PFedCLR(TrainedAlgorithm):
         scores = Algorithm.scores(self, chunk, start, private)
         kept[:, start.active] = torch.where(trained[:, None], kept[:, start.active], scores)
         return private | {self.kept_scores: kept}
-
-    # Without torch.
-    preferences = Algorithm.preferences
 
     def own_preferences(
         self,

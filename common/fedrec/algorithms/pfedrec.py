@@ -17,9 +17,9 @@ eta is `learning_rate`, lr_eta is `item_rate_scale`, and N is the number of item
 catalogue, including items with too few holders to be trained. The step is a public constant of the
 federation and does not depend on counts.
 
-Server: E <- mean over participants of their whole tables, that is E + (sum of changes) / users. A
-row that a user did not touch counts as unchanged. Counts per row are not needed and not sent. They
-stay zero.
+Server (`mean_changes` by users): E <- mean over participants of their whole tables, that is
+E + (sum of changes) / users. A row that a user did not touch counts as unchanged. Counts per row
+are not needed and not sent. They stay zero.
 
 Evaluation. The paper scores with the user's own table after its last training, before the server's
 mean replaces it. With `personal_items`, the resulting scores are kept as a private tensor (n_users
@@ -49,7 +49,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from fedrec.algorithms.about import ABOUT
-from fedrec.algorithms.algorithm import Algorithm
 from fedrec.algorithms.batch import Values, dot
 from fedrec.algorithms.declarations import (
     About,
@@ -107,6 +106,7 @@ class PFedRec(TrainedAlgorithm):
     name: ClassVar[str] = "pfedrec"
     settings_type: ClassVar[type[AlgorithmSettings]] = PFedRecSettings
     about: ClassVar[About] = ABOUT["pfedrec"]
+    inner_product: ClassVar[bool] = True
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -115,8 +115,8 @@ class PFedRec(TrainedAlgorithm):
         head = Uniform(1.0 / math.sqrt(dim))
         found = (
             Parameter("item_embedding", "rows", (dim,), Normal(), structured=True),
-            Parameter("user_embedding", "own", (dim,), head, alike=True),
-            Parameter("user_bias", "own", (), head, alike=True),
+            Parameter("user_embedding", "own", (dim,), head, same_for_all_users=True),
+            Parameter("user_bias", "own", (), head, same_for_all_users=True),
         )
         if not self.settings.personal_items:
             return found
@@ -142,9 +142,6 @@ class PFedRec(TrainedAlgorithm):
     def score(self, v: Values) -> torch.Tensor:
         """Return <w, E_i> + c."""
         return dot(v.item_embedding, v.user_embedding) + v.user_bias[:, None]
-
-    # Without torch: it is an inner product.
-    preferences = Algorithm.preferences
 
     @property
     def folding_pull(self) -> float:

@@ -1,43 +1,55 @@
 """PLGC: "personalized local-global collaboration" around another algorithm.
 
 "A Model-agnostic Strategy to Mitigate Embedding Degradation in Personalized Federated
-Recommendation" (Shen et al.).
+Recommendation" (Shen et al.). `fedrec.algorithms.trained` has the two rules that no paper has
+(clipping and rounding, rare items). A plain version is in tests/reference/plain_plgc.py.
 
 Every user n keeps its own item table C (n_items x dim) over the rounds, in addition to the version
-G that it receives. The base scores with a mixture Q of both, recomputed in every epoch (eq. 14-16):
+G that it receives. In a user's first round, C begins as G. The base scores with a mixture Q:
 
-    l = |C|_F^2 / (|C|_F^2 + |G|_F^2),    Q = l C + (1 - l) G,
+    tr_C = |C|_F^2, tr_G = |G|_F^2                                       eq. 14
+    lambda_c = tr_C / (tr_C + tr_G)                                      eq. 15, `PLGC.per_epoch`
+    Q = lambda_c C + (1 - lambda_c) G                                    eq. 16, `mixture`
+    H_jk = <Z^C_j, Z^G_k> / (|Z^C_j| |Z^G_k|), columns j, k of Z         eq. 18, `redundancy`
+    L_eRR = (1/d) sum_j (1 - H_jj)^2 + (gamma/d) sum_{j != k} H_jk^2     eq. 19, `redundancy`
+    r = F(p, q_i)                                                        eq. 20, the base's `score`
+    L_rec                                                                eq. 21, the base's `loss`
+    L = L_rec + beta L_eRR                                               eq. 22, `PLGC.joint`
+    G <- sum_n alpha_n C_n                                               eq. 1, `mean_changes`
 
-with norms over the whole tables, l and G constants. C is trained in the steps in which the base
-trains its table, so dL/dC = l dL/dQ. In a user's first round, C begins as G, so l = 1/2 and Q = G.
-A minibatch minimises (eq. 20)
+beta = `weight` and gamma = `off_weight`. The norms of eq. 14 are over the whole tables. lambda_c is
+computed once per epoch and is not differentiated. Q is computed in every minibatch from the C of
+that moment (Algorithm 1 does so once per epoch). C is trained in the steps in which the base trains
+its table, so dL_rec/dC = lambda_c dL_rec/dQ. G is a constant.
 
-    loss of the base + weight x L_eRR,
-    L_eRR = (1/d) sum_i (1 - H_ii)^2 + (off_weight/d) sum_{i != j} H_ij^2,
+Z^C and Z^G are predictor(projector(rows)) of C and G, with a row for each distinct item of the
+minibatch. A user has one private network for both views. The paper does not give its sizes. As in
+the code of RecDCL, they are dim everywhere. The projector is linear without bias, batch norm, ReLU,
+linear without bias, and the predictor is linear. Without `projector`, Z is the rows. With fewer
+than two distinct items, L_eRR is 0. If the base moves a row by the mean over its own samples, that
+applies to its loss only: L_eRR's gradient is used unchanged.
 
-H the cosines (dim x dim) of the columns of Z^C and Z^G over a minibatch's distinct items (eq. 18).
-Z = predictor(projector(rows)), with one private network per user for both views. The paper does not
-give its sizes. As in the code of RecDCL, they are dim everywhere. The projector is linear without
-bias, batch norm, ReLU, linear without bias, and the predictor is linear. Without `projector`, Z is
-the rows. If the base moves a row by the mean over its own samples, that applies to its loss only:
-L_eRR's gradient is used unchanged.
+Server (`mean_changes` by samples): alpha_n is user n's share of all training items. It replaces the
+base's own mean of this table, such as FedMF's by holders. A user counts for 4096 items at most,
+which the paper does not limit.
 
-Server: G <- sum_n alpha_n C_n, alpha_n user n's share of all training items, at most 4096 each. If
-all users participate in every round, G + sum_n alpha_n (change of C_n) is the same. It is in the
-first round, in which all C_n begin as G, and then in each next round. Rows that a user does not
-touch are in its old table already. With `upload = "table"`, users contribute C_n - G over all rows
-in place of the change. This is correct for any participants, with the same number of values.
+With `upload = "table"`, users contribute C_n - G over all rows, so eq. 1 is exact for any
+participants. With "change", they contribute how C_n moved in the round, with the same number of
+values, and G <- G + sum_n alpha_n (change of C_n). By induction both rules agree if all users take
+part in every round: they do in round 1, where every C_n begins as G. From then on sum_n alpha_n C_n
+is G before each round, and both rules add the same changes to it.
 
 The mixed tables are the base's shared item rows that an optimiser moves. If the base adds its own
-private rows to them (`added`: FedRAP's D), those are C and begin as G. Q then replaces the sum. The
-base's other terms apply to C and G themselves, and it trains and sends G as before.
+private rows to them (`added_to`: FedRAP's D), those are C and begin as G. Q then replaces the sum.
+The base's other terms apply to C and G themselves, and it trains and sends G as before, by its own
+mean.
 
-Evaluation and recommendations use the scores of Q, with l from the final C and the G from which the
-round started, which the user last held. They are kept as a private tensor, as in PFedRec. A user
-that never participated has the scores of the first version with its initial parameters.
+Evaluation and recommendations use the scores of Q, with lambda_c from the final C and the G from
+which the round started, which the user last held. They are kept as a private tensor, as in PFedRec.
+A user that never participated has the scores of the first version with its initial parameters.
 
-Choices where the paper is silent: l is not differentiated. Rates are the base's, multiplied by
-`rate_factor` after every minibatch of a visit. "The whole table" is all trained items. Without
+Choices where the paper is silent: lambda_c is not differentiated. Rates are the base's, multiplied
+by `rate_factor` after every minibatch of a visit. "The whole table" is all trained items. Without
 `mixing` (the ablation "eRR only"), C begins as G in every round and scores alone.
 """
 
@@ -89,7 +101,7 @@ if TYPE_CHECKING:
 
 
 _VISIT: Mapping[str, Any] = MappingProxyType({"local_epochs": 10, "batch_size": 2048})
-_BEGUN, _SCORES = "begun", "personal_scores"
+_COPIED, _SCORES = "begun", "personal_scores"
 
 
 def _used_by(*regularisers: str, **values: tuple[object, ...]) -> UsedIf:
@@ -240,26 +252,26 @@ class PLGC(Wrapper):
     def parameters(self) -> tuple[Parameter, ...]:
         """The base's parameters, own tables that begin as shared ones, and the networks of eRR."""
         settings, mixed = self.settings, {own: name for name, own in self.own_tables.items()}
-        begun = _BEGUN if settings.mixing else ""
+        flag = _COPIED if settings.mixing else ""
         found, added = [], []
         for entry in (each for each in self.base.parameters if each.name != self.base.kept_scores):
             if entry.name in mixed:
                 # A base's own private rows: C begins as the version, whatever their own first
                 # values are.
-                entry = replace(entry, initial=Constant(), alike=False)
-                entry = replace(entry, copies=mixed[entry.name], begun=begun)
+                entry = replace(entry, initial=Constant(), same_for_all_users=False)
+                entry = replace(entry, copies=mixed[entry.name], copy_flag=flag)
             elif entry.name in self.own_tables:
                 own = self.own_tables[entry.name]
                 entry = replace(entry, structured=False)
                 if own not in self._theirs:
                     entry = replace(entry, mean="samples")
-                    copy = Parameter(own, "own_rows", entry.shape, Constant())
+                    copy = Parameter(own, "own_rows", entry.shape, Constant(), copies=entry.name)
                     whole = settings.upload == "table"
-                    added.append(replace(copy, copies=entry.name, begun=begun, whole=whole))
+                    added.append(replace(copy, copy_flag=flag, sends_whole_table=whole))
                 added += self._network(own, entry.shape[0])
             found.append(entry)
-        if begun:
-            added.append(Parameter(begun, "own", (), Constant()))
+        if flag:
+            added.append(Parameter(flag, "own", (), Constant()))
         return (*found, *added, Parameter(_SCORES, "own_rows", (), Constant()))
 
     def _network(self, own: str, dim: int) -> list[Parameter]:
@@ -302,30 +314,26 @@ class PLGC(Wrapper):
         moved = {name: own for name, own in self.own_tables.items() if own not in self._theirs}
         rates = {moved.get(name, name): rate for name, rate in optimiser.rates.items()}
         for own in [own for own in self.own_tables.values() if own in rates]:
-            names = [entry.name for entry in self._network(own, 1)]
-            rates |= dict.fromkeys(names, self.settings.projector_rate)
+            rates |= {entry.name: self.settings.projector_rate for entry in self._network(own, 1)}
         if isinstance(optimiser, Sgd) and optimiser.factor == 1.0:
             return replace(optimiser, rates=rates, factor=self.settings.rate_factor)
         return replace(optimiser, rates=rates)
 
     def per_epoch(self, square: Callable[[str], torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """Return l of each own table if they are mixed."""
+        """Return lambda_c of each own table if they are mixed (eq. 15)."""
         shares = {}
         for name, own in self.own_tables.items() if self.settings.mixing else ():
-            mine = square(own)
-            shares[f"share_of_{own}"] = mine / (mine + square(name))
+            trace_c, trace_g = square(own), square(name)
+            shares[f"share_of_{own}"] = trace_c / (trace_c + trace_g)
         return shares
 
     def seen(self, v: Values) -> Values:
         """Return the values that the base scores with: Q in place of its tables, and G."""
-        import torch
-
         tables: dict[str, torch.Tensor] = {}
         for name, own in self.own_tables.items():
-            rows = v[own]
-            if self.settings.mixing:
-                rows = torch.lerp(v[name], rows, v[f"share_of_{own}"][:, None, None])
-            tables |= {"rows" if own in self._theirs else name: rows, f"version_of_{own}": v[name]}
+            c, g = v[own], v[name]
+            q = mixture(c, g, v[f"share_of_{own}"]) if self.settings.mixing else c
+            tables |= {"rows" if own in self._theirs else name: q, f"version_of_{own}": g}
         mixed = v.having(tables)
         return mixed if self._theirs else self.base.seen(mixed)
 
@@ -371,22 +379,37 @@ class PLGC(Wrapper):
         return self.base.preferences(serving, vector)
 
 
-def redundancy(
-    own: torch.Tensor, version: torch.Tensor, there: torch.Tensor, off: float
-) -> torch.Tensor:
-    """Return L_eRR (eq. 18 and 19): cosines H of the columns of both views should be the identity.
+def mixture(c: torch.Tensor, g: torch.Tensor, lambda_c: torch.Tensor) -> torch.Tensor:
+    """Return Q = lambda_c C + (1 - lambda_c) G (eq. 16) with each user's lambda_c, (n_users,).
 
-    (1/d) sum_i (1 - H_ii)^2 + (off/d) sum_{i != j} H_ij^2. Columns are not centred.
+    `lerp` computes this formula in another order of operations, which gives exactly G if C = G.
+    """
+    import torch
+
+    return torch.lerp(g, c, lambda_c[:, None, None])
+
+
+def redundancy(
+    z_c: torch.Tensor, z_g: torch.Tensor, mask: torch.Tensor, gamma: float
+) -> torch.Tensor:
+    """Return L_eRR: the cosines H of the columns of both views should be the identity.
+
+    Columns are not centred.
+
+    Args:
+        z_c, z_g: Z^C and Z^G, a row for each item, (n_users, n_rows, d).
+        mask: 1 for rows that exist, 0 for padding, (n_users, n_rows).
+        gamma: weight of the entries off the diagonal.
     """
     from fedrec.tensor_products import user_product
 
-    own, version = own * there[:, :, None], version * there[:, :, None]
-    sizes = lengths(own, 1)[:, :, None] * lengths(version, 1)[:, None]
-    cosine = user_product(own.mT, version) / (sizes + 1e-8)
-    diagonal = cosine.diagonal(dim1=1, dim2=2)
-    squares = diagonal.square()
-    rest = cosine.square().sum((1, 2)) - squares.sum(1)
-    return of_two(((1.0 - diagonal).square().sum(1) + off * rest) / own.shape[2], there)
+    z_c, z_g, d = z_c * mask[:, :, None], z_g * mask[:, :, None], z_c.shape[2]
+    sizes = lengths(z_c, 1)[:, :, None] * lengths(z_g, 1)[:, None]
+    h = user_product(z_c.mT, z_g) / (sizes + 1e-8)  # eq. 18
+    diagonal = h.diagonal(dim1=1, dim2=2)
+    off_diagonal = h.square().sum((1, 2)) - diagonal.square().sum(1)
+    found = ((1.0 - diagonal).square().sum(1) + gamma * off_diagonal) / d  # eq. 19
+    return of_two(found, mask)
 
 
 def features(

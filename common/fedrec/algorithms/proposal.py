@@ -71,7 +71,7 @@ def propose(
     cost = bytes_of("ease", {}) / bytes_of("sketch", directions)
     priced = (
         f"A run of ease costs {cost:.2f} times the bytes of sketch with "
-        f"{directions['algorithm.dim']} directions; up to {LARGEST_COST:g} times it is worth them."
+        f"{directions['algorithm.dim']} directions. Up to {LARGEST_COST:g} times is worth it."
     )
     if cost <= LARGEST_COST and accepts_exposure:
         return Proposal(algorithm="ease", values={}, reasons=(*reasons, priced))

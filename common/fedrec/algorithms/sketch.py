@@ -187,8 +187,8 @@ class Sketch(Algorithm):
         """The last two sums, as far as they exist, and their metadata."""
         size = self.n_items * self.settings.dim
         return (
-            Parameter("product", "net", (0,), Constant(), most=(size,)),
-            Parameter("before", "net", (0,), Constant(), most=(size,)),
+            Parameter("product", "net", (0,), Constant(), grown_shape=(size,)),
+            Parameter("before", "net", (0,), Constant(), grown_shape=(size,)),
             Parameter("item_users", "rows", (), Constant()),
             Parameter("summed", "scalar", (), Constant()),
             Parameter("choice", "scalar", (), Constant(_UNCHOSEN)),

@@ -1,9 +1,22 @@
 """Algorithms that train on minibatches: the declarations of each, and what follows from them.
 
-An algorithm is its settings, its parameters, its phases and its loss. `fedrec.training.trainer`
-does the rest, on processors and on CUDA alike. By default the loss is the mean binary cross-entropy
-of `score`, shared parameters move by the means of the users' changes, and `score` gives the scores
-of all items.
+An algorithm is its settings, parameters, phases and score. `fedrec.training.trainer` does the rest,
+on processors and on CUDA alike. By default the loss is the mean binary cross-entropy of `score`,
+shared parameters move by the means of the users' changes (`mean_changes`), and `score` gives the
+scores of all items. Algorithms override further methods for the rest of a paper:
+
+    loss, penalty, joint                  other terms to minimise: FedMF, FedRAP, PLGC
+    seen, per_epoch                       sums or mixtures of item tables: FedRAP, PLGC
+    apply                                 another step of the server: PFedCLR, FedRecGEL
+    upload_noise                          noise on each upload: FedRAP, PFedCLR
+    kept_scores, refresh                  scores that users keep: PFedRec, PFedCLR, PLGC
+    first_scores, untouched_scores        scores of users and items without training: PLGC
+    preferences, own_preferences          scores of stored models: PFedCLR, PLGC
+
+All papers' equations hold here with two reservations. Every value of a user's change is clipped to
++-`update.clip`, or to its parameter's own `limit`, and rounded to a grid before it is summed. Items
+that fewer than `federation.minimum_item_users` users hold are neither trained nor drawn as
+negatives. tests/reference has each algorithm in plain float64, without clipping and rounding.
 """
 
 from __future__ import annotations
@@ -72,10 +85,13 @@ class TrainedAlgorithm(Algorithm):
     Attributes:
         sums_minibatches: whether a pass is one step, by the sum of all minibatches' losses. Then
             positives are shuffled, each followed by its negatives, and cut into minibatches.
-            `batch.mean` is the sum of the minibatches' means.
+            `batch.weighted_sum` is the sum of the minibatches' means.
+        inner_product: whether scores of a user with nothing but its vector are <vector, row>. Then
+            `preferences` computes them without torch.
     """
 
     sums_minibatches: ClassVar[bool] = False
+    inner_product: ClassVar[bool] = False
 
     settings: TrainedSettings
 
@@ -109,7 +125,7 @@ class TrainedAlgorithm(Algorithm):
 
     def loss(self, v: Values, batch: Batch) -> torch.Tensor:
         """Return each user's loss of a minibatch, (n_users,). Metrics report it."""
-        return batch.mean(cross_entropy(self.score(v), batch.label))
+        return batch.weighted_sum(cross_entropy(self.score(v), batch.label))
 
     def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return further terms to minimise, (n_users,) or nothing. Metrics do not report them."""
@@ -326,10 +342,20 @@ class TrainedAlgorithm(Algorithm):
             return start
         return replace(start, basis=torch.from_numpy(basis).to(device, start.dtype))
 
-    def mean(
+    def mean_changes(
         self, change: Mapping[str, NDArray[np.float64]], counts: NDArray[np.int64], round_id: int
     ) -> dict[str, NDArray[np.float64]]:
-        """Return the mean change of every shared parameter, in the parameter's own shape."""
+        """Return the mean change of every shared parameter, in the parameter's own shape.
+
+        Delta_u is user u's change, which is A under a low-rank structure. By `Parameter.mean`:
+
+            holders   sum_u Delta_u,i / max(n_i, 1)           n_i users touched row i
+            users     sum_u Delta_u / max(n, 1)               n users trained
+            samples   sum_u |D_u| Delta_u / sum_u |D_u|       |D_u| training items, 4096 at most
+
+        If the structure counts entries, n_ij users that trained value j of row i replace n_i. The
+        mean of A is then multiplied by B.
+        """
         basis = self.structure.basis(self.seed, round_id) if self._structured else None
         found = {}
         for entry in self._summed:
@@ -338,8 +364,7 @@ class TrainedAlgorithm(Algorithm):
             if divided_by == HOLDERS:
                 divisor = counts.reshape(-1, *[1] * (values.ndim - 1)).astype(np.float64)
             else:
-                whole = change[divided_by]
-                divisor = whole if divided_by == "entries" else whole[0]
+                divisor = change[divided_by] if divided_by == "entries" else change[divided_by][0]
             values = values / np.maximum(divisor, 1.0)
             if entry.structured and self.compression is not None:
                 values = self.compression.compress(values, self.n_items)
@@ -356,7 +381,7 @@ class TrainedAlgorithm(Algorithm):
         round_id: int,
     ) -> SharedState:
         """Move every shared parameter by the mean of its changes."""
-        means = self.mean(change, counts, round_id)
+        means = self.mean_changes(change, counts, round_id)
         return shared.with_tensors(
             **{name: shared.tensors[name] + mean for name, mean in means.items()}
         )
@@ -423,6 +448,8 @@ class TrainedAlgorithm(Algorithm):
         Raises:
             SettingsError: users have item rows of their own, which a vector does not contain.
         """
+        if self.inner_product:
+            return super().preferences(serving, vector)
         import torch
 
         if any(entry.scope == "own_rows" for entry in self.parameters):

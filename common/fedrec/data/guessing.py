@@ -402,10 +402,17 @@ def _folded(name: str) -> str:
 
 def places_of_roles(roles: Sequence[str], reading: Reading) -> Places:
     """Return the positions of roles in a file without a header."""
-    at = {role: roles.index(role) if role in roles else None for role in ROLES}
+    found = _placed({role: roles.index(role) if role in roles else None for role in ROLES}, reading)
+    if found is None:
+        raise DataError(f"The columns {', '.join(roles)} lack the user or the item.")
+    return found
+
+
+def _placed(at: Mapping[str, int | None], reading: Reading) -> Places | None:
+    """Return the positions of roles, or None without a user or an item."""
     user, item = at["user"], at["item"]
     if user is None or item is None:
-        raise DataError(f"The columns {', '.join(roles)} lack the user or the item.")
+        return None
     when = None if reading.timestamp_format == "none" else at["timestamp"]
     return Places(user=user, item=item, rating=at["rating"], timestamp=when)
 
@@ -440,8 +447,8 @@ def find_places(
         elif role in ("user", "item") and not found[role]:
             problems.append(f"no column for the {role} (one of {', '.join(_KNOWN[role])})")
     at = {role: names.index(usual[0]) if usual else None for role, usual in found.items()}
-    user, item = at["user"], at["item"]
-    if problems or user is None or item is None:
+    placed = _placed(at, reading)
+    if problems or placed is None:
         first = rows()
         readings = _possible(names, first, reading, found)
         reason = "" if readings else why_none(columns_of(names, first))
@@ -454,8 +461,7 @@ def find_places(
             options=options,
             readings=[options | each for each in readings],
         )
-    when = None if reading.timestamp_format == "none" else at["timestamp"]
-    return Places(user=user, item=item, rating=at["rating"], timestamp=when)
+    return placed
 
 
 def _possible(

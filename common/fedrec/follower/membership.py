@@ -29,7 +29,7 @@ from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import ActiveRows, fewest_cells
 from fedrec.protection import Member, Protection
 from fedrec.wire.chunks import Blob
-from fedrec.wire.fields import StatedRows
+from fedrec.wire.fields import DIGEST_BYTES, StatedRows
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     Report,
@@ -37,8 +37,6 @@ from fedrec.wire.messages import (
     RoundKind,
     UploadHeader,
 )
-
-DIGEST_BYTES = 32
 
 
 def check_protocol(version: str) -> None:

@@ -323,7 +323,7 @@ def shared_values(plan: Plan, n_items: int, n_rows: int | None = None) -> int:
     """
     most = n_items if n_rows is None else min(n_rows, n_items)
     return sum(
-        math.prod(entry.most or entry.whole_shape(n_items=n_items, n_users=0))
+        math.prod(entry.grown_shape or entry.whole_shape(n_items=n_items, n_users=0))
         for entry in algorithm_of(plan, most).parameters
         if not entry.private and not entry.published
     )

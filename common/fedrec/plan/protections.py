@@ -18,11 +18,13 @@ from fedrec.protection.masks.words import plan_masks
 DECRYPTION_SECONDS = 0.03
 """For one Paillier ciphertext, with a margin for a machine that has other work."""
 MULTIPLICATION_SECONDS = 0.0001
+"""For adding one Paillier ciphertext to a sum, which multiplies it."""
 FETCHED_BYTES_PER_SECOND = 100_000.0
+"""A key holder's line is assumed to be this slow."""
 
 
 def opening_seconds(plan: ProtectionPlan, n_summands: int, *, adds_up: bool) -> float:
-    """Return the seconds that a key holder needs to fetch and open a sum of `n_messages` messages.
+    """Return the seconds that a key holder needs to fetch and open a sum of messages.
 
     Args:
         adds_up: whether it fetches and adds up the messages, rather than fetching the sum.

@@ -34,6 +34,7 @@ from fedrec.recommender.tail import LocalTail, TailFigures
 
 CATALOGUE_NAME = "catalogue.csv"
 _NOTHING = np.empty(0, dtype=np.int64)
+_USERS_AT_ONCE = 256
 
 
 class Recommender:
@@ -89,7 +90,7 @@ class Recommender:
         }
         # Tensors that grow over the rounds have any length up to the number of trained items.
         trained = algorithm_of(self._model.plan, int(self._active.sum()))
-        most = {entry.name: entry.most for entry in trained.parameters}
+        most = {entry.name: entry.grown_shape for entry in trained.parameters}
         fits = all(
             name in found
             and (
@@ -208,10 +209,10 @@ class Recommender:
     def scores(self) -> Iterator[NDArray[np.float32]]:
         """Yield each known user's scores by the model alone, -inf for items never learned."""
         known = self._known_users()
-        rows = np.arange(len(known.user_ids))
-        return without_excluded(
-            self._shared_scores(known, rows), self._active, [_NOTHING] * len(rows)
-        )
+        for begin in range(0, len(known.user_ids), _USERS_AT_ONCE):
+            rows = np.arange(begin, min(len(known.user_ids), begin + _USERS_AT_ONCE))
+            scores = self._shared_scores(known, rows)
+            yield from without_excluded(scores, self._active, [_NOTHING] * len(rows))
 
     @cached_property
     def _directions(self) -> NDArray[np.float32]:

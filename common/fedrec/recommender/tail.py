@@ -246,8 +246,16 @@ def _rows(scores: Scores) -> Iterator[tuple[int, NDArray[np.float32]]]:
 
 
 def best_weight(ranks: NDArray[np.float64], at: int) -> int:
-    """Return the place in `WEIGHTS` with the best mean NDCG@K, the smallest of equal ones."""
-    return int(np.argmax([ndcg_of_users(row, at).sum() for row in ranks]))
+    """Return the place in `WEIGHTS` with the best mean NDCG@K, the smallest of equal ones.
+
+    It is 0 if the gain over the shared model is within one standard error of the users' gains, as
+    if a single user gained: few validation items would often choose a weight by chance.
+    """
+    ndcg = np.array([ndcg_of_users(row, at) for row in ranks])
+    best = int(np.argmax(ndcg.sum(1)))
+    gains = ndcg[best] - ndcg[0]
+    # Rounding must not decide for a single user.
+    return best if gains.sum() > (1.0 + 1e-9) * float(np.sqrt((gains**2).sum())) else 0
 
 
 def figures_of(tail: LocalTail, ranks: NDArray[np.float64], at: int) -> TailFigures:

@@ -226,7 +226,7 @@ def shape_problem(plan: Plan, n_items: int, shared: SharedState) -> str:
     }
     if set(shared.tensors) != set(declared):
         return f"has the tensors {sorted(shared.tensors)}, but {sorted(declared)} were expected"
-    most = {entry.name: entry.most for entry in algorithm_of(plan, len(rows.index)).parameters}
+    most = {one.name: one.grown_shape for one in algorithm_of(plan, len(rows.index)).parameters}
     for name, expected in declared.items():
         found = shared.tensors[name].shape
         grows = bool(most[name]) and len(found) == 1 and found <= most[name]

@@ -225,7 +225,7 @@ class TrainedBlock:
         whole: Tensors = {}
         for name, target in of.sent.items():
             entry = of.parameters[name]
-            if entry.whole:
+            if entry.sends_whole_table:
                 table = of.own.whole(private, name, at.users) - of.start.shared[target]
                 tables[target] = table.reshape(*table.shape[:2], -1)
                 continue

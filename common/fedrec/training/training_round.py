@@ -84,7 +84,7 @@ class OwnTables:
     def __init__(self, algorithm: TrainedAlgorithm, start: RoundStart) -> None:
         copies = [entry for entry in algorithm.parameters if entry.copies]
         self.copied = {entry.name: entry.copies for entry in copies}
-        self.flag = copies[0].begun if copies else ""
+        self.flag = copies[0].copy_flag if copies else ""
         self._start = start
         self._squares: Tensors = {}
 

@@ -57,7 +57,7 @@ class Resources:
         workers: the number of processes, or the executor that learners share. Its owner closes it.
         device_memory_mib: the memory of a CUDA device for training, or 0 for a share of its free
             memory.
-        `beside`: the number of learners in this process that keep tables on the device, including
+        beside: the number of learners in this process that keep tables on the device, including
             this one.
     """
 

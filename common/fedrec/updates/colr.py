@@ -1,15 +1,43 @@
 """CoLR: low-rank updates within a subspace that is drawn anew in every round. Also SCoLR.
 
 "Towards Efficient Communication and Secure Federated Recommendation System via Low-rank Training"
-(CoLR), sections 4.1-4.2. The scaled orthonormal B and the sqrt(r/d) gradient factor follow the
-released code, which the paper's N(0, 1/r) entries only approximate (same E[B^T B]). At rank = dim
-the basis is orthonormal and CoLR equals FedMF exactly.
+(Nguyen et al., WWW 2024), sections 4.2-4.3 and Algorithm 1. Items are rows here and columns in the
+paper, so its update B A, with B d x r and A r x N, is A B here. r = `update.rank`.
 
-SCoLR is CoLR whose users each train only the number of rows of B that they can afford (section 4.4
-and Algorithm 2, without released code). r = `update.rank` is the global rank. In each round a user
-draws r_u, uniform on 1..r, and a set S_u of r_u rows of B, uniform over all such sets. Then q_i =
-Q_i + A_i B[S_u], and all else is as in CoLR. B keeps its scale sqrt(d / r) and the gradient of A
-its factor sqrt(r / d) for any r_u, so r_u = r for all users is CoLR.
+Algorithm 1, for a base with the loss l of a sample, step size eta and `Sgd.per_occurrence`:
+
+    B = sqrt(d / r) x (r orthonormal rows)          `CoLR.basis`
+    A = 0                                           `LowRankRows.begin` in training/held.py
+    q_i = Q_i + A_i B                               `LowRankRows.meant` in training/held.py
+    A_i <- A_i - eta sqrt(r/d) mean over occurrences of i of (dl/dq_i) B^T
+                                                    `TrainedBlock._move`, training/trained_block.py
+    A_i <- (sum over users of A_i) / max(n_i, 1)    `mean_changes` in algorithms/trained.py
+    Q <- Q + A B                                    `UpdateStructure.merge` in updates/update.py
+
+n_i users touched item i. sqrt(r/d) is `UpdateStructure.gradient_scale`. For FedMF, dl/dq_i is
+e p + 2 gamma q_i (`fedrec.algorithms.fedmf`). tests/reference/plain_fedmf.py has these lines for
+one user at a time.
+
+Differences from the paper, all as in the released code:
+
+- Algorithm 1 leaves the distribution of B open. Appendix D analyses N(0, 1/r) entries, which have
+  the same E[B^T B] = I as the scaled orthonormal rows.
+- sqrt(r/d) on the gradient is not in the paper. Since B B^T = (d/r) I, a step with it moves q_i as
+  far, in the mean square, as a dense step.
+- Algorithm 1 weighs A by N_u / N and names a ServerOpt with the rate eta_s. Here the mean over the
+  users that touched the item is added as it is.
+
+Paper and code add A B to Q at the start of the next round. Here the published version has it, which
+is the same model.
+
+At rank = dim, B only rotates coordinates. CoLR then is FedMF up to rounding, if nothing is clipped.
+
+SCoLR is CoLR whose users each train only the number of rows of B that they can afford (section 4.4,
+eq. 6 and Algorithm 2, without released code). r = `update.rank` is the global rank. In each round a
+user draws r_u, uniform on 1..r, and a set S_u of r_u rows of B, uniform over all such sets. Then
+q_i = Q_i + A_i B[S_u], and all else is as in CoLR. B keeps its scale sqrt(d / r) and the gradient
+of A its factor sqrt(r / d) for any r_u, so r_u = r for all users is CoLR. The draws are in
+tests/reference/plain_updates.py.
 
 The vector that travels is n_items x r for all users, zero outside S_u: protected sums need equal
 lengths, and a length would reveal r_u.

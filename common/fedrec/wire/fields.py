@@ -37,6 +37,7 @@ MAX_STEP_BYTES = 2 * 1024 * 1024
 """More than the shares of a client with 10,000 neighbours."""
 MAX_NUMBER = 2**53
 NONCE_BYTES = 16
+DIGEST_BYTES = 32
 MAX_ROUND = 2**31 - 1
 MAX_ROWS = 2**31 - 1
 MAX_SECONDS = 1e9
@@ -219,8 +220,8 @@ Round = Annotated[RoundId, check_round]
 Number = Annotated[int, check_number]
 RowCount = Annotated[int, partial(check_number, maximum=MAX_ROWS)]
 Seconds = Annotated[float, check_seconds]
-Digest = Annotated[bytes, _exactly(32)]
-MaybeDigest = Annotated[bytes, _exactly(0, 32)]
+Digest = Annotated[bytes, _exactly(DIGEST_BYTES)]
+MaybeDigest = Annotated[bytes, _exactly(0, DIGEST_BYTES)]
 Nonce = Annotated[bytes, _exactly(0, NONCE_BYTES)]
 Signature = Annotated[bytes, _exactly(0, 64)]
 """Ed25519, 64 bytes, or empty while unsigned. Nothing here verifies it."""

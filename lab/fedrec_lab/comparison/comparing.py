@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol as Shape
 
@@ -117,8 +117,16 @@ def jobs_of(
             continue
         for group in protocol_groups(protocols, negatives=reference.draws_negatives):
             for chosen in ((seed,) for seed in seeds) if reference.job_for_each_seed else (seeds,):
-                jobs.append(_job(name, name, group, chosen))
+                jobs.append(_job(name, _method(name, settings), group, chosen))
     return jobs
+
+
+_REFERENCE = "reference-"
+
+
+def _method(reference: str, settings: Settings) -> str:
+    """Return the name of a reference's parts and rows, which may not be those of the algorithm."""
+    return _REFERENCE + reference if reference == settings.algorithm.name else reference
 
 
 def _job(
@@ -221,14 +229,16 @@ def compare(
         except (SettingsError, TrainingError) as error:
             if not job.reference:
                 raise
-            failures[job.reference] = str(error)
+            failures[_method(job.reference, settings)] = str(error)
             listener.tell(str(error))
             continue
+        if job.reference == settings.algorithm.name:
+            measured = [replace(each, method=_REFERENCE + each.method) for each in measured]
         found += measured
         if parts is not None:
             parts.save(job.name, measured)
     order = [settings.algorithm.name, TAIL, *_MEASURED_BY_FEDERATIONS]
-    order += [name + rows for name in REFERENCES for rows in ("", ALL_ROWS)]
+    order += [_method(name, settings) + rows for name in REFERENCES for rows in ("", ALL_ROWS)]
     rows = tuple(_rows(found, failures, order, settings.evaluation.at))
     table = ComparisonTable(
         rows=rows,
@@ -280,7 +290,7 @@ def _rows(
         if mine or failure:
             yield ComparisonRow(
                 method=method,
-                label=mine[0].label if mine else REFERENCES[method].label,
+                label=mine[0].label if mine else REFERENCES[method.removeprefix(_REFERENCE)].label,
                 samples=samples,
                 note=failure,
                 differences={} if method == order[0] else differences_of(own, mine, at),

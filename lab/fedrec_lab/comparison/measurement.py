@@ -23,7 +23,7 @@ from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import Cells, trained_items
 from fedrec.settings.schema import Settings
-from fedrec_lab.reports.comparison_table import PairedBootstrap, paired_bootstrap
+from fedrec_lab.reports.comparison_table import RESAMPLES, PairedBootstrap, paired_bootstrap
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import SimulationResult, user_ranks
 from fedrec_lab.simulation.runner import simulate
@@ -66,9 +66,6 @@ def kept_ranks(ranks: NDArray[np.float64], at: int) -> tuple[float, ...]:
     return tuple(np.minimum(ranks, at).tolist())
 
 
-_RESAMPLES = 2_000
-
-
 def differences_of(
     own: Sequence[Measurement], others: Sequence[Measurement], at: int
 ) -> dict[Protocol, PairedBootstrap]:
@@ -80,7 +77,7 @@ def differences_of(
             for side in (own, others)
         ]
         if all(map(len, ranks)):
-            found[protocol] = paired_bootstrap(*ranks, at=at, n_resamples=_RESAMPLES)
+            found[protocol] = paired_bootstrap(*ranks, at=at, n_resamples=RESAMPLES)
     return found
 
 

@@ -34,12 +34,19 @@ from fedrec.protection.protection_plan import INDEX_BYTES
 from fedrec.training.learner import Learner
 from fedrec.training.user_half import Resources
 from fedrec.updates.settings import UpdateSettings
+from fedrec_lab.simulation.federation import add_integers
 
 N_ITEMS, DIM = 3706, 64
+"""The items of MovieLens-1M, and the length of an item's row."""
 CKKS_SLOTS = 32_768
+"""Values in a ciphertext."""
 CKKS_BLOCK_BYTES = 3 * 2 * 65_536 * 8 + 1_376
+"""A ciphertext of that many values, fitted to the printed sizes."""
 PAILLIER_VALUE_BYTES = 836.66
+"""A ciphertext of one value, fitted to the printed sizes."""
+FLOAT32_BYTES, FLOAT64_BYTES = 4, 8
 PLAIN_FILE_BYTES = 430
+"""A file's bytes besides its values, fitted to the printed sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +82,8 @@ class CostRow:
     @property
     def plain_bytes(self) -> int:
         """The size in the clear by the rules above."""
-        return self.n_values * (4 if self.scheme == "ckks" else 8) + PLAIN_FILE_BYTES
+        value_bytes = FLOAT32_BYTES if self.scheme == "ckks" else FLOAT64_BYTES
+        return self.n_values * value_bytes + PLAIN_FILE_BYTES
 
     @property
     def ratio(self) -> float:
@@ -362,9 +370,7 @@ def own_times(row: TimeRow, *, timed: bool = True) -> OwnTimes:
         vector = learner.contribute("train", RoundId(2), shared, own, private).vector
         seconds.append(time.perf_counter() - began)
     began = time.perf_counter()
-    total = np.zeros_like(vector)
-    for _ in range(N_CLIENTS):
-        total += vector
+    total = add_integers([vector] * N_CLIENTS, learner.server.layout.vector_spec)
     learner.server.apply("train", RoundId(2), shared, total)
     server = time.perf_counter() - began
     # The first client also compiles the training code, once per process.

@@ -28,6 +28,8 @@ from fedrec.plan.cautions import marked
 from fedrec_lab.reports.result_row import METRICS, Metric, ResultRow, aligned
 from fedrec_lab.reports.round_report import RoundReport
 
+RESAMPLES = 2_000
+"""Resamples for an interval in a table of many."""
 _WEIGHTS_AT_ONCE = 1 << 22
 
 

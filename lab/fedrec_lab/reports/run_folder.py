@@ -342,7 +342,7 @@ def summary_of(path: Path) -> RunSummary:
     folder = RunFolder.open(path)
     settings, rounds = _settings(path / SETTINGS_NAME), folder.rounds()
     best = _chosen(rounds, noisy=settings["privacy"]["mechanism"] != "none")
-    reported = (path / "report.html").exists() or (path / "results.json").exists()
+    reported = (path / REPORT_NAME).exists() or (path / f"{RESULTS_STEM}.json").exists()
     planned = settings["rounds"]["total"] + 2 if (path / ROUNDS_NAME).exists() else 0
     state: RunState = "under way"
     if (path / CHECKPOINT_FILE).exists():

@@ -36,13 +36,13 @@ from fedrec_lab.simulation.parties import (
     counted_holders,
     join_private,
     make_parties,
-    select_users,
+    simulated_participants,
     split_private,
 )
 from fedrec_lab.simulation.result import SimulationResult, Version
 
 AddUp = Callable[[Sequence[NDArray[np.int64]], VectorSpec], NDArray[np.int64]]
-"""From a round's vectors and what they are to their exact sum, int64 (length,)."""
+"""Adds a round's vectors exactly, int64 (length,). Takes the vectors and their spec."""
 
 
 def add_integers(vectors: Sequence[NDArray[np.int64]], spec: VectorSpec) -> NDArray[np.int64]:
@@ -115,7 +115,7 @@ class PrivacyAccount:
 
     def participants(self, kind: RoundKind, round_id: RoundId) -> NDArray[np.bool_] | None:
         """Return the users that take part in a round, bool (n_users,), or None for all."""
-        coins = select_users(
+        coins = simulated_participants(
             self._user_keys,
             seed=self._plan.federation.seed,
             round_id=round_id,

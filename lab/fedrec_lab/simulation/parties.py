@@ -32,7 +32,7 @@ from fedrec.training.user_half import Resources
 from fedrec.wire.messages import RoundKind
 
 
-def select_users(
+def simulated_participants(
     user_keys: NDArray[np.int64],
     *,
     seed: int,

@@ -24,6 +24,7 @@ from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner
 from fedrec_lab.reports.comparison_table import (
+    RESAMPLES,
     ComparisonRow,
     ComparisonTable,
     PairedBootstrap,
@@ -200,6 +201,11 @@ class SimulationResult:
         Args:
             method: the algorithm, or a baseline's name in the table.
         """
+        if method == TAIL:
+            # Of weights that other users chose, so that it isn't better than it is.
+            if self.tail is None or protocol != "full":
+                return None
+            return rates_of_ranks(self.tail.crossed, self.settings.evaluation.at)
         if method != self.settings.algorithm.name:
             sums = self.evaluations.get(protocol)
             scorer = next((name for name, _ in REFERENCE_LABELS if name == method), None)
@@ -254,7 +260,7 @@ class SimulationResult:
             if rates is None or chosen is None or chosen[0] != self.best.round:
                 continue
             samples[protocol] = (Sample(seed=seed, rates=rates, chosen=self.tail.weights),)
-            differences[protocol] = paired_bootstrap(shared, local, at=at)
+            differences[protocol] = paired_bootstrap(shared, local, at=at, n_resamples=RESAMPLES)
         label = f"{self.settings.algorithm.name} with tail at home"
         note = self.tail.verdict(at)
         return (

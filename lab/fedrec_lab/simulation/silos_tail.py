@@ -28,7 +28,7 @@ from fedrec.recommender.tail import (
 )
 from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner
-from fedrec_lab.reports.comparison_table import PairedBootstrap, paired_bootstrap
+from fedrec_lab.reports.comparison_table import RESAMPLES, PairedBootstrap, paired_bootstrap
 
 TAIL = "tail_at_home"
 """The method's name in tables."""
@@ -71,7 +71,7 @@ class SilosTail:
     def gain(self, at: int) -> PairedBootstrap | None:
         """Return NDCG@K on validation with the tail minus without it, or None without items."""
         try:
-            return paired_bootstrap(self.crossed, self.shared, at=at)
+            return paired_bootstrap(self.crossed, self.shared, at=at, n_resamples=RESAMPLES)
         except DataError:
             return None
 
@@ -88,7 +88,9 @@ class SilosTail:
         found = self.gain(at)
         if found is None:
             return "no user has a validation item, so no weight was chosen."
-        ending = "helps" if self.helps(at) else "is not shown to help"
+        if not any(silo.weight for silo in self.silos):
+            return "validation chose weight 0 at every silo, so that nothing changes."
+        ending = "helps" if found.difference.low > 0.0 else "is not shown to help"
         if found.difference.high < 0.0:
             ending = "hurts"
         return (

@@ -23,7 +23,7 @@ from fedrec.plan.travelling_rows import Cells, trained_items
 from fedrec.section import as_toml
 from fedrec.settings.schema import Settings
 from fedrec_lab.comparison.measurement import Parts
-from fedrec_lab.reports.comparison_table import PairedBootstrap, paired_bootstrap
+from fedrec_lab.reports.comparison_table import RESAMPLES, PairedBootstrap, paired_bootstrap
 from fedrec_lab.simulation.checkpoint import simulation_identity
 from fedrec_lab.simulation.runner import never
 from fedrec_lab.simulation.seeds import (
@@ -48,7 +48,6 @@ from fedrec_lab.tuning.space import (
 TRIALS = 16
 """Trials of each algorithm."""
 MOST_TRIALS = 1000
-_RESAMPLES = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +180,7 @@ class Study:
         ranks = [np.array([run.ranks for run in trial.runs.values()]) for trial in (best, other)]
         if not (ranks[0] >= 0).any():
             return None
-        return paired_bootstrap(*ranks, at=self.at, n_resamples=_RESAMPLES)
+        return paired_bootstrap(*ranks, at=self.at, n_resamples=RESAMPLES)
 
     def rival(self) -> Trial | None:
         """Return the trial that the best one is compared with.

@@ -22,6 +22,7 @@ from fedrec.identity.application import SignedApplication
 from fedrec.identity.public import PublicIdentity, verify
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
+from fedrec.wire.fields import DIGEST_BYTES
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     Report,
@@ -32,8 +33,6 @@ from fedrec.wire.messages import (
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.run.work import Work
 from fedrec_server.store.store import Applicant, Store
-
-DIGEST_BYTES = 32
 
 
 class Admission:

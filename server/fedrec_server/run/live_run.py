@@ -156,7 +156,7 @@ class LiveRun:
         self.federation = federation or self.federation
         self._go_on(state, changes, entries)
 
-    async def commit_what(self, take: Callable[[], Step]) -> None:
+    async def decide_and_commit(self, take: Callable[[], Step]) -> None:
         """Decide and commit in one go in the store's thread. The caller holds `lock`.
 
         Args:

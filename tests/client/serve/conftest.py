@@ -3,7 +3,7 @@
 import pytest
 from world.silo import Silo
 
-from fedrec_client.recommending import own_recommender
+from fedrec_client.own_recommender import own_recommender
 from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.recommendation_api import RecommendationApi
 from fedrec_client.serve.request_reading import Gate

@@ -12,10 +12,11 @@ from world.silo import Silo
 from fedrec.algorithms import ALGORITHMS
 from fedrec.errors import StorageError, VersionMismatch
 from fedrec.follower.database import STATE_FILE
-from fedrec_client.recommending import own_recommender
-from fedrec_client.serve.model_holder import ModelHolder, read_users_apart
+from fedrec_client.own_recommender import own_recommender
+from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.recommendation_api import RecommendationApi
 from fedrec_client.serve.request_reading import Gate
+from fedrec_client.serve.users_apart import read_users_apart
 from fedrec_client.state.private_store import PrivateStore
 
 

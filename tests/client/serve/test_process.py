@@ -18,7 +18,7 @@ from world.keys import credentials
 from world.silo import Silo
 
 from fedrec.cli.main import main
-from fedrec_client.recommending import own_recommender
+from fedrec_client.own_recommender import own_recommender
 from fedrec_client.serve import server
 from fedrec_client.state.private_store import PrivateStore
 

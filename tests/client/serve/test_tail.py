@@ -12,10 +12,11 @@ from fedrec.algorithms import ALGORITHMS
 from fedrec.cli.main import main
 from fedrec.errors import SettingsError
 from fedrec.recommender import tail as local_tail
-from fedrec_client.recommending import export_model, own_recommender
-from fedrec_client.serve.model_holder import ModelHolder, read_users_apart
+from fedrec_client.own_recommender import export_model, own_recommender
+from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.recommendation_api import RecommendationApi
 from fedrec_client.serve.request_reading import Gate
+from fedrec_client.serve.users_apart import read_users_apart
 
 pytestmark = pytest.mark.slow
 BRIDGE, LOCAL, COMMON, CANARY = "i00", "i03", "i06", "i09"

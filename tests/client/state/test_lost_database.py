@@ -19,7 +19,7 @@ from fedrec.model.state import PrivateState
 from fedrec.model.tables import room_in
 from fedrec.state_folder import FILE
 from fedrec_authority.folder.opened_sums import OpeningState
-from fedrec_client.recommending import Wanted, export_model, recommend
+from fedrec_client.own_recommender import Wanted, export_model, own_recommender, recommendations
 from fedrec_client.round.participation import selection_secret
 from fedrec_client.state import held_model
 from fedrec_client.state.held_model import read_held_model
@@ -407,7 +407,11 @@ def test_another_run_begins_under_whatever_there_is(elsewhere, monkeypatch):
 
 @pytest.mark.slow
 def test_reading_is_not_asked_where(elsewhere, tmp_path, monkeypatch):
-    here = recommend(elsewhere.settings(), USERS[0], Wanted(n=3))
+    def recommended():
+        own = own_recommender(elsewhere.settings())
+        return recommendations(own, Wanted(n=3).for_users(own, USERS[0]))
+
+    here = recommended()
     monkeypatch.setenv(OTHER, "Prescott")
-    assert recommend(elsewhere.settings(), USERS[0], Wanted(n=3)) == here
+    assert recommended() == here
     assert export_model(elsewhere.settings(), tmp_path / "exported").version == here.version

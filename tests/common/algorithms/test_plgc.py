@@ -194,7 +194,7 @@ def test_nothing_of_the_networks_is_made_where_they_have_no_use():
         assert not any("projector" in name for name in names)
     only = algorithm_of(plan_of(mixing=False), 30)
     assert only.per_epoch({}.__getitem__) == {}
-    assert not any(entry.begun for entry in only.parameters)
+    assert not any(entry.copy_flag for entry in only.parameters)
 
 
 @pytest.mark.parametrize(

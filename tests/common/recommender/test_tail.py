@@ -71,6 +71,11 @@ def test_the_dual_form_is_ease_over_the_own_users(silo, least):
     assert tail.of(history) == pytest.approx((new @ weights)[tail.rows], abs=1e-12)
 
 
+def test_the_same_histories_give_the_same_bits(silo):
+    first, second = tail_of(silo), tail_of(silo)
+    assert all(np.array_equal(first.own(user), second.own(user)) for user in range(len(silo)))
+
+
 def test_other_items_keep_their_scores(silo):
     travelling = np.arange(N_ITEMS) < 20
     tail = tail_of(silo, travelling)
@@ -107,6 +112,17 @@ def test_validation_chooses_the_smallest_of_the_best_weights(silo):
     assert (found.weight, found.users) == (1.0, len(silo))
     assert found.ndcg > found.shared_ndcg
     assert "weight 1 for" in str(found)
+
+
+def test_one_user_alone_chooses_no_weight(silo):
+    """The gain of one user is its standard error. That of two is more."""
+    ranks = np.full((len(WEIGHTS), len(silo)), 5.0)
+    ranks[3, 7] = 0.0
+    assert figures_of(tail_of(silo), ranks, 10).weight == 0.0
+    ranks[3, 9] = 0.0
+    assert figures_of(tail_of(silo), ranks, 10).weight == 2.0
+    ranks[3, 11] = 20.0
+    assert figures_of(tail_of(silo), ranks, 10).weight == 0.0
 
 
 def test_a_half_is_ranked_by_the_weight_of_the_other_half():

@@ -207,3 +207,30 @@ def test_without_negatives_paper_ranks_as_sampled_does(planted):
     assert rows["fedals"].samples["paper"] == rows["fedals"].samples["sampled"]
     assert "closed_formula" not in rows
     assert "know_nothing" not in rows
+
+
+def test_a_reference_with_the_algorithms_own_name_has_rows_of_its_own(planted, small, tmp_path):
+    """Its part was the algorithm's, and both were one row."""
+    users, catalogue = planted
+    values = small.model_dump() | {
+        "algorithm": {"name": "ease"},
+        "update": {"structure": "dense"},
+        "rounds": {"total": 1},
+    }
+    found = compare(
+        Settings.model_validate(values),
+        users=users,
+        catalogue=catalogue,
+        references=("ease",),
+        budget=1,
+        folder=tmp_path,
+    )
+    methods = [row.method for row in found.table.rows]
+    assert methods[0] == "ease"
+    assert methods[-2:] == ["reference-ease", "reference-ease-all-rows"]
+    assert methods.count("ease") == 1
+    assert len(found.table.rows[0].samples["full"]) == 1
+    assert {path.name for path in (tmp_path / "parts").iterdir()} == {
+        "ease-full-seed-1.json",
+        "reference-ease-full-seed-1.json",
+    }

@@ -10,7 +10,7 @@ from fedrec.model.state import PrivateState
 from fedrec.settings.schema import Settings
 from fedrec.training.user_half import UserHalf
 from fedrec_lab.simulation import simulate
-from fedrec_lab.simulation.parties import select_users
+from fedrec_lab.simulation.parties import simulated_participants
 
 
 @pytest.mark.parametrize("n_parts", [1, 3, 7])
@@ -28,26 +28,28 @@ def test_groups_are_those_of_partition_users(n_parts):
 
 def test_coins_depend_on_user_and_round_alone():
     keys = np.arange(5000, dtype=np.int64) * 7919
-    coins = select_users(keys, seed=1, round_id=3, fraction=0.3)
-    assert np.array_equal(select_users(keys[::-1], seed=1, round_id=3, fraction=0.3), coins[::-1])
+    coins = simulated_participants(keys, seed=1, round_id=3, fraction=0.3)
+    assert np.array_equal(
+        simulated_participants(keys[::-1], seed=1, round_id=3, fraction=0.3), coins[::-1]
+    )
     assert abs(coins.mean() - 0.3) < 0.03
-    other = select_users(keys, seed=1, round_id=4, fraction=0.3)
+    other = simulated_participants(keys, seed=1, round_id=4, fraction=0.3)
     assert abs((coins & other).mean() - 0.09) < 0.02
-    assert select_users(keys, seed=1, round_id=3, fraction=1.0) is None
+    assert simulated_participants(keys, seed=1, round_id=3, fraction=1.0) is None
 
 
 def test_a_counted_share_is_exact_and_drawn_anew_whatever_the_order():
     keys = np.arange(40, dtype=np.int64) * 7919
     rounds = [
-        select_users(keys, seed=1, round_id=number, fraction=0.3, counted=True)
+        simulated_participants(keys, seed=1, round_id=number, fraction=0.3, counted=True)
         for number in range(1, 201)
     ]
     assert {int(chosen.sum()) for chosen in rounds} == {12}
-    backwards = select_users(keys[::-1], seed=1, round_id=1, fraction=0.3, counted=True)
+    backwards = simulated_participants(keys[::-1], seed=1, round_id=1, fraction=0.3, counted=True)
     assert np.array_equal(backwards, rounds[0][::-1])
     # 200 rounds of 12 of 40: each user 60 times, with a standard deviation of 6.5.
     assert np.abs(np.sum(rounds, axis=0) - 60).max() < 26
-    few = select_users(keys[:2], seed=1, round_id=1, fraction=0.01, counted=True)
+    few = simulated_participants(keys[:2], seed=1, round_id=1, fraction=0.01, counted=True)
     assert few.sum() == 1
 
 
@@ -58,7 +60,7 @@ def test_a_counted_share_is_exact_and_drawn_anew_whatever_the_order():
 def test_a_counted_share_is_rounded_down(n_users, fraction, n_chosen):
     """565.8, 122.7 and 60.4 users of papers' data; .29 x 100 is below 29 in binary."""
     keys = np.arange(n_users, dtype=np.int64)
-    chosen = select_users(keys, seed=1, round_id=2, fraction=fraction, counted=True)
+    chosen = simulated_participants(keys, seed=1, round_id=2, fraction=fraction, counted=True)
     assert chosen.sum() == n_chosen
 
 

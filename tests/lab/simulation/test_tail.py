@@ -1,6 +1,7 @@
 """Tail at home in a simulation: both figures, and no change of what the federation does."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -112,6 +113,8 @@ def test_validation_says_whether_it_helps(gain, said):
     assert found.helps(10) == (gain > 0)
     assert said in found.verdict(10)
     assert found.weights == "weight 1"
+    nowhere = replace(found, silos=(replace(found.silos[0], weight=0.0),))
+    assert "weight 0 at every silo" in nowhere.verdict(10)
 
 
 def test_nothing_to_score_and_nothing_to_choose_with(data):

@@ -32,7 +32,7 @@ from fedrec.protection import none
 from fedrec.protection.protection_plan import HEADER_BYTES
 from fedrec.wire.chunks import ByteChunk
 from fedrec_server.store.durable_files import Draft, DurabilityLost
-from fedrec_server.uploads import updates
+from fedrec_server.uploads import incoming
 from fedrec_server.uploads.updates import IncomingUpdate
 
 
@@ -159,7 +159,7 @@ async def slow_pieces(payload, size):
 @pytest.mark.parametrize("size", [1, 7, 20, 1 << 20])
 @pytest.mark.parametrize("waiting", [1, 10, 1 << 20])
 async def test_every_byte_is_taken(tmp_path, monkeypatch, size, waiting):
-    monkeypatch.setattr(updates, "WAITING_BYTES", waiting)
+    monkeypatch.setattr(incoming, "WAITING_BYTES", waiting)
     bench = Bench.of(3)
 
     async with running(bench, tmp_path) as engine:
@@ -174,7 +174,7 @@ async def test_every_byte_is_taken(tmp_path, monkeypatch, size, waiting):
 
 async def test_no_more_is_read_than_may_wait(tmp_path, monkeypatch):
     """One byte is being written and three wait; the fifth is not asked for."""
-    monkeypatch.setattr(updates, "WAITING_BYTES", 3)
+    monkeypatch.setattr(incoming, "WAITING_BYTES", 3)
     bench = Bench.of(3)
     reached, go_on = threading.Event(), threading.Event()
 
@@ -207,8 +207,8 @@ async def test_no_more_is_read_than_may_wait(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("streams", "most"), [(2, 4), (1, 1)])
 async def test_few_open_streams_are_read_ahead(tmp_path, monkeypatch, streams, most):
     """A byte of both is being written; three more wait of each where so many may be read ahead."""
-    monkeypatch.setattr(updates, "WAITING_BYTES", 3)
-    monkeypatch.setattr(updates, "AHEAD_STREAMS", streams)
+    monkeypatch.setattr(incoming, "WAITING_BYTES", 3)
+    monkeypatch.setattr(incoming, "AHEAD_STREAMS", streams)
     bench = Bench.of(3)
     reached, go_on = threading.Semaphore(0), threading.Event()
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.cli.flags import items_of_flag
 from fedrec.data import Catalogue, UserSplit
 from fedrec.data.source import check_one_party, read_users
 from fedrec.data.splits import leave_one_out, undivided
@@ -64,13 +63,24 @@ def own_recommender(settings: Settings, which: Which = "best") -> Recommender:
     """
     check_one_party(settings.data)
     held = read_held_model(settings, which)
-    users = users_of(settings, held)
+    users = own_users(settings, held)
     private = private_of(settings.client, held, users)
     own = Recommender(model_file_of(held), held.catalogue, UsersFile.of(users, private))
     if not settings.client.tail:
         return own
     figures = tail_of(settings.client, held, users, private)
     return own.with_tail(settings.client.tail_minimum_users, figures)
+
+
+def shared_recommender(settings: Settings, which: Which = "best") -> Recommender:
+    """Return the model of a client's state folder without its users.
+
+    Raises:
+        StorageError: the state folder holds no model.
+        CatalogueMismatch: the local catalogue is not the one that it was trained with.
+    """
+    held = read_held_model(settings, which)
+    return Recommender(model_file_of(held), held.catalogue)
 
 
 def tail_of(
@@ -98,7 +108,7 @@ def tail_of(
     return figures_of(tail, weighed(tail, users, scores), at)
 
 
-def users_of(settings: Settings, held: HeldModel) -> UserSplit:
+def own_users(settings: Settings, held: HeldModel) -> UserSplit:
     """Return the client's users if their vectors are the stored ones.
 
     Held-out interactions are separated only if training or the tail at home needs it.
@@ -184,84 +194,51 @@ class Wanted:
     Attributes:
         n: largest number of items.
         exclude_seen: omit items that a user already has.
-        exclude: items that are never returned, or @FILE with one per line.
-        candidates: items to choose from, in the same form. None means all.
+        exclude: items that are never returned.
+        candidates: items to choose from. None means all.
     """
 
     n: int = 10
     exclude_seen: bool = True
-    exclude: Sequence[str] | None = None
+    exclude: Sequence[str] = ()
     candidates: Sequence[str] | None = None
 
-    def filters(self, catalogue: Catalogue) -> tuple[list[str] | None, list[str]]:
-        """Return the candidates and the excluded items, all of them in the catalogue.
-
-        Raises:
-            DataError: an unknown item, or a file that cannot be read.
-        """
-        chosen = None
-        if self.candidates is not None:
-            chosen = items_of_flag("--candidates", self.candidates, catalogue)
-        return chosen, items_of_flag("--exclude", self.exclude or (), catalogue)
-
-
-_USUAL = Wanted()
-
-
-def recommend(
-    settings: Settings, user_id: str, wanted: Wanted = _USUAL, *, which: Which = "best"
-) -> Recommendations:
-    """Return the best items for one of this client's users, best first.
-
-    It works while the client runs, and without the coordinator.
-
-    Args:
-        settings: the client's settings.
-        user_id: the user's id in the data file.
-        wanted: the wanted items and their number.
-        which: the model with the best validation rates, or the latest one.
-
-    Raises:
-        StorageError: the state folder holds no model.
-        DataError: the user is not in the data, or an item not in the catalogue.
-    """
-    own = own_recommender(settings, which)
-    if not own.knows(user_id):
-        raise DataError(
-            f"User {user_id!r} is not among the {len(own.user_ids)} users of {settings.data.path}.",
-            remedy="Give an id as in the data file.",
+    def for_users(self, model: Recommender, users: str | Sequence[str]) -> tuple[Ids, Scores]:
+        """Return the best items for users whose vectors are known. See `Recommender.recommend`."""
+        return model.recommend(
+            users,
+            self.n,
+            exclude_seen=self.exclude_seen,
+            candidates=self.candidates,
+            block=self.exclude,
         )
-    candidates, block = wanted.filters(own.catalogue)
-    found = own.recommend(
-        user_id, wanted.n, exclude_seen=wanted.exclude_seen, block=block, candidates=candidates
-    )
-    return Recommendations(version=own.round, items=ranked(own.catalogue, found), tail=own.tail)
+
+    def for_history(self, model: Recommender, history: Sequence[str]) -> tuple[Ids, Scores]:
+        """Return the best items for a user whose vector is computed from a history."""
+        return model.recommend_vector(
+            model.fold_in(history),
+            self.n,
+            exclude=history if self.exclude_seen else (),
+            candidates=self.candidates,
+            block=self.exclude,
+            history=history,
+        )
+
+    def like_item(self, model: Recommender, item: str) -> tuple[Ids, Scores]:
+        """Return the items most similar to one. See `Recommender.similar_items`."""
+        return model.similar_items(item, self.n, candidates=self.candidates, block=self.exclude)
 
 
-def similar(
-    settings: Settings, item_id: str, wanted: Wanted = _USUAL, *, which: Which = "best"
-) -> Recommendations:
-    """Return the items most similar to one, best first, from the shared model alone.
-
-    Raises:
-        StorageError: the state folder holds no model.
-        DataError: an unknown item, or one that was never learned.
-    """
-    held = read_held_model(settings, which)
-    shared = Recommender(model_file_of(held), held.catalogue)
-    (item,) = items_of_flag("--similar", [item_id], held.catalogue)
-    candidates, block = wanted.filters(held.catalogue)
-    found = shared.similar_items(item, wanted.n, block=block, candidates=candidates)
-    return Recommendations(version=shared.round, items=ranked(held.catalogue, found))
-
-
-def ranked(catalogue: Catalogue, found: tuple[Ids, Scores]) -> tuple[Recommendation, ...]:
-    """Return one answer of a `Recommender` with ranks and titles."""
+def recommendations(model: Recommender, found: tuple[Ids, Scores]) -> Recommendations:
+    """Return a model's answer with ranks and titles."""
     ids, scores = found
-    return tuple(
-        Recommendation(rank=rank, item_id=ItemId(item), title=catalogue.title_of(item), score=score)
+    items = tuple(
+        Recommendation(
+            rank=rank, item_id=ItemId(item), title=model.catalogue.title_of(item), score=score
+        )
         for rank, (item, score) in enumerate(zip(ids.tolist(), scores.tolist(), strict=True), 1)
     )
+    return Recommendations(version=model.round, items=items, tail=model.tail)
 
 
 _USERS_AT_ONCE = 1024
@@ -278,29 +255,12 @@ class ExportedTable:
     n_rows: int
 
 
-def export_recommendations(
-    settings: Settings,
-    file: Path,
-    wanted: Wanted,
-    *,
-    which: Which = "best",
-    force: bool = False,
-) -> ExportedTable:
-    """Write the best items for all of this client's users, readable by their owner only.
-
-    It works while the client runs, and without the coordinator. Scores are those of
-    `Recommender.recommend`, bit for bit in Parquet.
-
-    Args:
-        file: its ending sets the format: .parquet or .csv.
-        wanted: the wanted items and their number for each user.
-        which: the model with the best validation rates, or the latest one.
-        force: replace an existing file.
+def check_table(file: Path, *, force: bool = False) -> None:
+    """Refuse a table's file before anything is read or computed.
 
     Raises:
-        StorageError: the state folder holds no model, or the file cannot be written.
-        DataError: there is a file already, or an unknown item.
-        SettingsError: another ending.
+        DataError: there is a file already, and `force` is false.
+        SettingsError: its ending sets no format.
     """
     form = file.suffix.lower()
     if form not in (".parquet", ".csv"):
@@ -315,11 +275,31 @@ def export_recommendations(
         )
     if form == ".parquet":
         require("pyarrow")
-    own = own_recommender(settings, which)
+
+
+def export_recommendations(
+    own: Recommender, file: Path, wanted: Wanted, *, force: bool = False
+) -> ExportedTable:
+    """Write the best items for all users of a model, readable by their owner only.
+
+    Scores are those of `Recommender.recommend`, bit for bit in Parquet.
+
+    Args:
+        file: its ending sets the format: .parquet or .csv.
+        wanted: the wanted items and their number for each user.
+        force: replace an existing file.
+
+    Raises:
+        StorageError: the file cannot be written.
+        DataError: there is a file already.
+        SettingsError: another ending.
+        CatalogueMismatch: an unknown item.
+    """
+    check_table(file, force=force)
     parts = _Parts(own, wanted)
     try:
         with replacing(file, private=True) as opened:
-            (_write_parquet if form == ".parquet" else _write_csv)(opened, parts)
+            (_write_parquet if file.suffix.lower() == ".parquet" else _write_csv)(opened, parts)
     except OSError as error:
         raise unwritten(file, error, "Check that the folder exists and is writable.") from error
     return ExportedTable(
@@ -337,21 +317,13 @@ class _Parts:
     def __init__(self, own: Recommender, wanted: Wanted) -> None:
         self.own = own
         self._wanted = wanted
-        self._filters = wanted.filters(own.catalogue)
         self.n_rows = 0
 
     def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
-        candidates, block = self._filters
         users = np.array(self.own.user_ids, dtype=np.object_)
         for begin in range(0, len(users), _USERS_AT_ONCE):
             some = users[begin : begin + _USERS_AT_ONCE]
-            ids, scores = self.own.recommend(
-                some.tolist(),
-                self._wanted.n,
-                exclude_seen=self._wanted.exclude_seen,
-                candidates=candidates,
-                block=block,
-            )
+            ids, scores = self._wanted.for_users(self.own, some.tolist())
             filled = scores > -np.inf
             ranks = np.broadcast_to(np.arange(1, 1 + scores.shape[1], dtype=np.int32), ids.shape)
             self.n_rows += int(filled.sum())

@@ -4,6 +4,7 @@ import csv
 import json
 from itertools import cycle, islice
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -11,21 +12,29 @@ import pytest
 from safetensors import safe_open
 from world.fake_federation import World
 from world.fake_parties import USERS
+from world.plans import plan_of
 from world.silo import Silo
 
 from fedrec.cli.main import main
 from fedrec.data import Catalogue
 from fedrec.errors import CatalogueMismatch, DataError, SettingsError, StorageError
-from fedrec.recommender import ModelFile, Recommender
+from fedrec.ids import RoundId
+from fedrec.model.state import SharedState
+from fedrec.recommender import ModelFile, Recommender, tail
 from fedrec.settings.validation import load_settings
-from fedrec_client.recommending import (
+from fedrec_client.own_recommender import (
     Wanted,
     export_model,
     export_recommendations,
     own_recommender,
-    recommend,
+    recommendations,
 )
 from fedrec_client.state.private_store import PrivateStore
+
+
+def recommend(settings, user, wanted=None, which="best"):
+    own = own_recommender(settings, which)
+    return recommendations(own, (wanted or Wanted()).for_users(own, user))
 
 
 @pytest.mark.slow
@@ -110,7 +119,7 @@ def silo(tmp_path_factory):
 
 def test_parquet_has_every_user_s_best_with_their_bits(silo, tmp_path):
     file = tmp_path / "all.parquet"
-    found = export_recommendations(silo.settings, file, Wanted(n=7))
+    found = export_recommendations(own_recommender(silo.settings), file, Wanted(n=7))
     table = pq.read_table(file)
     assert table.schema.names == ["user_id", "rank", "item_id", "title", "score", "version"]
     assert table.schema.metadata[b"fedrec.version"] == b"3"
@@ -133,15 +142,15 @@ def test_who_has_less_to_choose_from_has_fewer_rows(silo, tmp_path):
     own = own_recommender(silo.settings)
     some = [item for item in own.catalogue.item_ids if own.learned(item)][:6]
     wanted = Wanted(n=50, candidates=some, exclude=some[:1])
-    found = export_recommendations(silo.settings, tmp_path / "few.parquet", wanted)
+    found = export_recommendations(own_recommender(silo.settings), tmp_path / "few.parquet", wanted)
     had = [set(own.history_of(user)) for user in own.user_ids]
     assert found.n_rows == sum(len(set(some[1:]) - items) for items in had)
     assert {*pq.read_table(tmp_path / "few.parquet")["item_id"].to_pylist()} <= {*some[1:]}
 
 
 def test_csv_says_the_same(silo, tmp_path):
-    export_recommendations(silo.settings, tmp_path / "all.parquet", Wanted(n=3))
-    export_recommendations(silo.settings, tmp_path / "all.csv", Wanted(n=3))
+    export_recommendations(own_recommender(silo.settings), tmp_path / "all.parquet", Wanted(n=3))
+    export_recommendations(own_recommender(silo.settings), tmp_path / "all.csv", Wanted(n=3))
     with (tmp_path / "all.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     table = pq.read_table(tmp_path / "all.parquet").to_pylist()
@@ -158,7 +167,7 @@ def test_no_title_is_a_formula_to_a_spreadsheet(silo, tmp_path):
     settings = load_settings(silo.settings_file, {"data.catalogue": str(tmp_path / "named.csv")})
     wanted = Wanted(n=len(catalogue), exclude_seen=False)
     for form in ("csv", "parquet"):
-        export_recommendations(settings, tmp_path / f"all.{form}", wanted)
+        export_recommendations(own_recommender(settings), tmp_path / f"all.{form}", wanted)
     with (tmp_path / "all.csv").open(newline="", encoding="utf-8") as file:
         shown = {row["title"] for row in csv.DictReader(file)}
     exact = {*pq.read_table(tmp_path / "all.parquet")["title"].to_pylist()}
@@ -167,19 +176,19 @@ def test_no_title_is_a_formula_to_a_spreadsheet(silo, tmp_path):
 
 
 def test_nothing_is_replaced_unasked_and_nothing_is_left_behind(silo, tmp_path):
-    file = tmp_path / "all.csv"
+    file, own = tmp_path / "all.csv", own_recommender(silo.settings)
     file.write_text("mine")
     with pytest.raises(DataError, match="Nothing was changed"):
-        export_recommendations(silo.settings, file, Wanted())
+        export_recommendations(own, file, Wanted())
     with pytest.raises(SettingsError, match="ending"):
-        export_recommendations(silo.settings, tmp_path / "all.xlsx", Wanted())
-    with pytest.raises(DataError, match="--exclude nothing"):
-        export_recommendations(silo.settings, file, Wanted(exclude=["nothing"]), force=True)
+        export_recommendations(own, tmp_path / "all.xlsx", Wanted())
+    with pytest.raises(CatalogueMismatch, match="nothing"):
+        export_recommendations(own, file, Wanted(exclude=["nothing"]), force=True)
     with pytest.raises(StorageError, match="cannot be written"):
-        export_recommendations(silo.settings, tmp_path / "missing" / "all.csv", Wanted())
+        export_recommendations(own, tmp_path / "missing" / "all.csv", Wanted())
     assert file.read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["all.csv"]
-    export_recommendations(silo.settings, file, Wanted(), force=True)
+    export_recommendations(own, file, Wanted(), force=True)
     assert file.read_text().startswith("user_id,")
 
 
@@ -344,3 +353,41 @@ def test_the_command(world, tmp_path, capsys):
     assert "contains no user's vector" in out
     assert "could never read it" in out
     assert out.splitlines()[-1] == str(tmp_path / "run" / "model.safetensors")
+
+
+def test_an_id_that_begins_with_an_at_sign_is_no_file():
+    """Only options of commands name files: to Python callers it is an item like any other."""
+    catalogue = Catalogue.of(["@home", "b0", "a1"])
+    table = np.array([[3, 0], [0, 3], [2, 0.1]], float)
+    file = ModelFile(
+        plan=plan_of(algorithm={"dim": 2}, update={"structure": "dense"}),
+        catalogue_fingerprint=catalogue.fingerprint(),
+        round=RoundId(3),
+        shared=SharedState(MappingProxyType({"item_embedding": table})),
+    )
+    model = Recommender(file, catalogue)
+    chosen = Wanted(candidates=["@home", "b0"])
+    assert chosen.like_item(model, "a1")[0].tolist() == ["@home", "b0"]
+    assert chosen.like_item(model, "@home")[0].tolist() == ["b0"]
+    assert Wanted(exclude=["@home"]).like_item(model, "a1")[0].tolist() == ["b0"]
+    with pytest.raises(CatalogueMismatch, match=r"@nowhere"):
+        Wanted(candidates=["@nowhere"]).like_item(model, "a1")
+
+
+@pytest.mark.slow
+def test_tail_at_home_is_told_at_the_end_of_a_run(tmp_path, monkeypatch):
+    """A client with too many users for it is refused before it sends anything."""
+    made = World(tmp_path)
+    made.whole_round(1, "count")
+    made.whole_round(2)
+    settings = made.settings(tail=True, tail_minimum_users=1)
+    with monkeypatch.context() as changed:
+        changed.setattr(tail, "MOST_USERS", 1)
+        with pytest.raises(SettingsError, match=r"client.tail: this client has \d+ users"):
+            made.app(settings=settings).run()
+    assert made.link.uploads == []
+    made.app(settings=settings).run()
+    assert made.event_names().count("tail_at_home") == 1
+    told = next(event for event in made.events if event.name == "tail_at_home")
+    assert told.detail == str(own_recommender(settings).tail)
+    assert not any(user in told.detail for user in USERS)
