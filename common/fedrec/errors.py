@@ -216,9 +216,7 @@ class CatalogueMismatch(ProtocolError):
     """A peer with another catalogue of items."""
 
     code = "catalogue_mismatch"
-    public = (
-        "The catalogue isn't the same as that of the federation. Fetch the federation's catalogue."
-    )
+    public = "The catalogue isn't that of the federation. Fetch the federation's catalogue."
     exit_code = 5
     grpc_status = "FAILED_PRECONDITION"
 

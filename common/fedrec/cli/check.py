@@ -42,9 +42,8 @@ def check(
         int,
         typer.Option(
             min=0,
-            help="Number of clients per round to assume in the cost estimate. The cost of "
-            "client.minimum_own_item_users is computed as if the data were divided "
-            "among them. If 0, uses the plan's number and treats the data as one client's data.",
+            help="Number of clients per round for the cost estimate, which divides the data among "
+            "them. If 0, uses the plan's number, and takes the data for one client's data.",
         ),
     ] = 0,
     cells: CellsOf = "",

@@ -106,9 +106,7 @@ def read_cells(settings: Settings, given: str, clients: int) -> tuple[int, Cells
                 remedy=f"Omit --clients, or give {CELLS} a number.",
             )
         content = read_public(
-            Path(given),
-            max_bytes=MAX_BYTES,
-            remedy=f"Set {CELLS} to a number, or to a roster's path.",
+            Path(given), max_bytes=MAX_BYTES, remedy=f"Set {CELLS} to a number or a roster's path."
         )
         roster = Roster.from_json(content)
         cells = cells_in_use(plan, cells_of_roster(roster, names), n_clients)
@@ -140,8 +138,7 @@ CandidateItems = Annotated[
     typer.Option(
         "--candidates",
         metavar="ITEM|@FILE",
-        help="Choose from these items only. Pass an item, or @FILE with one item per line. "
-        "Repeatable.",
+        help="Choose only from these items. Pass an item, or @FILE with one per line. Repeatable.",
     ),
 ]
 ExcludedItems = Annotated[
@@ -194,8 +191,7 @@ def _lines(flag: str, given: Sequence[str]) -> Iterator[tuple[str, str]]:
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"{flag} {value}: the file cannot be read: {error}.",
-                remedy="Pass a text file with one item per line. To pass an item itself, omit "
-                "the @.",
+                remedy="Pass a text file with one item per line, or an item without the @.",
             ) from None
         for number, line in enumerate(lines, start=1):
             if line.strip():

@@ -60,10 +60,7 @@ def init(
     ] = "bfv",
     data: Annotated[
         Path | None,
-        typer.Option(
-            help="The interactions file. Sets data.path, and "
-            "federation.maximum_users from its number of users."
-        ),
+        typer.Option(help="Interactions file. Sets data.path and federation.maximum_users."),
     ] = None,
     auto: Annotated[
         Path | None,
@@ -79,9 +76,7 @@ def init(
     address: Annotated[
         str, typer.Option(help="parties.address: host:port of the coordinator.")
     ] = "",
-    name: Annotated[
-        str, typer.Option(help="The federation's name. Default: the folder's name.")
-    ] = "",
+    name: Annotated[str, typer.Option(help="Federation name. Default: the folder's name.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     accept_exposure: AcceptExposure = False,
 ) -> Result:

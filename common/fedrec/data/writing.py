@@ -42,8 +42,7 @@ def prepare_folder(folder: Path, *names: str, force: bool, private: bool = False
 def no_formula(text: str) -> str:
     """Return text that spreadsheets show literally, with an apostrophe before a formula.
 
-    Use it for files that people open. Files that fedrec reads again are written without the
-    apostrophe.
+    Use it for files that people open. Files that fedrec reads again are not escaped.
     """
     if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
         return f"'{text}"

@@ -183,8 +183,7 @@ def why_behind(error: NotInRoster | CoordinatorWentBack, store: FollowerStore[St
     """Return why a party waits for a coordinator with an older key epoch than its own.
 
     Raises:
-        NotInRoster: the roster doesn't list this party, and it isn't older than this party's
-            roster.
+        NotInRoster: the roster doesn't list this party, and it isn't older than the roster here.
     """
     if isinstance(error, NotInRoster):
         known = store.state.epoch if store.is_bound else 0

@@ -59,15 +59,12 @@ def _alone(roster: Roster) -> Iterator[str]:
         if cell.since > roster.epoch or any(found.since(one) > cell.since for one in cell.core):
             yield (
                 f"cell {cell.id} has an epoch after the roster's epoch, or before one of its "
-                f"members "
-                "joined a cell"
+                "members joined a cell"
             )
         if cell.state != "retired":
             here = {*cell.core, *cell.guests}
             if here & seen or not here <= members:
-                yield (
-                    f"cell {cell.id} has clients that belong to a different cell or are not members"
-                )
+                yield f"cell {cell.id} has clients that are in other cells or are not members"
             seen |= here
             for guest in cell.guests:
                 if not _consents(roster, guest):

@@ -131,7 +131,7 @@ def check_certificate(
         what: the setting and the file, for errors.
 
     Raises:
-        KeysError: the certificate is for a different key or from a different issuer.
+        KeysError: the certificate is for a different key or issuer.
         CertificateExpired: this machine's clock is outside its dates.
     """
     if key_of(certificate, what) != key:

@@ -125,9 +125,7 @@ class _Total:
     high: int = 0
 
     def beside(self, file: BinaryIO) -> Iterator[tuple[Packed, Packed]]:
-        """Yield matching pieces of the sum and of the values in `file`.
-
-        The buffer for the file's values is reused, so a pair is valid only until the next one.
+        """Yield matching pieces of the sum and of `file`. A pair is valid until the next one.
 
         Raises:
             EOFError: the file is truncated, although its length was checked. The sum may be half

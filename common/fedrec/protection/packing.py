@@ -343,7 +343,6 @@ class EntryLayout:
         if value > segment.max_abs_sum - segment.smallest:
             raise RevealRefused(
                 "A value of the sum is outside the bounds of honest messages.",
-                remedy="A contribution is poisoned or made with a different key. Abandon the "
-                "round.",
+                remedy="A contribution is poisoned or has a different key. Abandon the round.",
             )
         return int(value) + segment.smallest

@@ -56,10 +56,7 @@ class SlotWidths:
         )
 
     def n_blocks(self, spec: VectorSpec) -> int:
-        """Return the number of blocks that a vector needs.
-
-        Slots are packed in order, and no slot spans two blocks.
-        """
+        """Return the number of blocks of a vector. No slot spans two blocks."""
         if self.most_values == 1:
             return spec.length
         blocks, free = 0, 0

@@ -97,8 +97,7 @@ class CoordinatorSettings(_Observed):
     page: _AddressOrNone = Field(
         default="",
         description="host:port of a page that shows the run in a browser, such as "
-        "127.0.0.1:7448. If empty, no page is served. On 127.0.0.1 every account on this machine "
-        "can open it. "
+        "127.0.0.1:7448. If empty, no page is served. On 127.0.0.1 every account here can open it. "
         "On an address that other machines can reach it uses TLS, and a visitor needs "
         "a link from `fedrec watch ADDRESS --web`.",
     )

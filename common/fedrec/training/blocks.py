@@ -223,10 +223,7 @@ class Block:
 
 
 def padded(n_rows: int) -> int:
-    """Return the number of rows to which a user's table is padded.
-
-    It is larger than `n_rows`, and one of few sizes, so few shapes occur.
-    """
+    """Return the padded number of rows of a user's table: above `n_rows`, and of few sizes."""
     unit = max(8, 1 << max(int(n_rows).bit_length() - 3, 0))
     return (n_rows // unit + 1) * unit
 

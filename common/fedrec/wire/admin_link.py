@@ -118,8 +118,7 @@ class RunStatus:
             the coordinator started.
         awaited: the labels of the members for which the current round waits, or the next one.
         stalled: whether several rounds in a row were abandoned. The run retries automatically.
-        epsilon: the privacy cost of all released noisy sums to a user, or None if there is no
-            noise.
+        epsilon: the privacy cost of all released noisy sums to a user, or None if none has noise.
         protocol: the items among which held-out ones are ranked, or empty if the coordinator is
             older.
         caution: a warning that must accompany its figures, empty if there is none, or None while it

@@ -284,8 +284,7 @@ def open_shares(
         plain = b""
     if len(plain) != 2 * SHARE_BYTES:
         raise BadSignature(
-            "Encrypted shares can't be decrypted: they were changed, or made for a different "
-            "pair or round."
+            "Encrypted shares can't be decrypted: changed, or made for a different pair or round."
         )
     return plain[:SHARE_BYTES], plain[SHARE_BYTES:]
 
