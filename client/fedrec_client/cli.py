@@ -48,11 +48,11 @@ def run(
     state: StateFolder = None,
     data: DataFile = None,
     new_run: Annotated[
-        bool, typer.Option("--new-run", help="Replace the stored run by the coordinator's.")
+        bool, typer.Option("--new-run", help="Replace the stored run by the coordinator's run.")
     ] = False,
     values: SetValues = None,
     give_up_after: Annotated[
-        int, typer.Option(min=0, help="Give up after this many failed calls in a row. 0: never.")
+        int, typer.Option(min=0, help="Failed calls in a row before giving up. If 0, no limit.")
     ] = 0,
     accept_other_arithmetic: AcceptOtherArithmetic = False,
     accept_exposure: AcceptExposure = False,
@@ -217,7 +217,7 @@ def export_model(
     log_to_stderr(logging.WARNING)
     settings = load_settings(settings_file, {"client.state": state})
     found = export(settings, to, which="latest" if latest else "best", force=force)
-    hidden = "The coordinator could never read it. Give it only to parties that may."
+    hidden = "The coordinator could never read it. Share it only with parties that may."
     return Result(
         content=asdict(found) | {"model": str(found.model), "catalogue": str(found.catalogue)},
         text=(
@@ -308,7 +308,7 @@ def serve(
         str, typer.Option(help="The address to serve. Any but loopback needs more options.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port. 0 chooses a free one.")
+        int, typer.Option(min=0, max=65535, help="The port. If 0, uses a free one.")
     ] = 7480,
     latest: Latest = False,
     state: StateFolder = None,

@@ -37,7 +37,7 @@ def open_link(settings: Settings) -> Link:
     """Return the gRPC link that the settings describe, without sending anything yet.
 
     Raises:
-        KeysError: this client's certificate is missing, or is for another key or federation.
+        KeysError: this client's certificate is missing, or is for a different key or federation.
         CertificateExpired: this machine's clock is outside the certificate's dates.
     """
     return _link(settings, own_credentials(settings))
@@ -47,7 +47,7 @@ def own_credentials(settings: Settings) -> Credentials:
     """Return this client's key and certificate.
 
     Raises:
-        KeysError: the certificate is missing, or is for another key or federation.
+        KeysError: the certificate is missing, or is for a different key or federation.
         CertificateExpired: this machine's clock is outside the certificate's dates.
     """
     path = certificate_path(settings)
@@ -67,8 +67,8 @@ def invitation_of(settings: Settings) -> tuple[Credentials, bytes]:
     """Return the invitation, and its issuer's certificate (PEM).
 
     Raises:
-        KeysError: it cannot be used, or another authority issued it.
-        CertificateExpired: it expired, or this machine's clock is wrong.
+        KeysError: the invitation cannot be used, or a different authority issued it.
+        CertificateExpired: the invitation expired, or this machine's clock is wrong.
     """
     client = settings.client
     found = Credentials.load(Path(client.invitation or ""), "client.invitation")
@@ -81,8 +81,8 @@ def invitation_of(settings: Settings) -> tuple[Credentials, bytes]:
     issuer = read_issuer(Path(client.authority_key))
     if certificate_sha256(found.issuer) != certificate_sha256(issuer):
         raise KeysError(
-            f"client.invitation: {client.invitation} was issued by another key authority than "
-            f"client.authority_key, {client.authority_key}.",
+            f"client.invitation: {client.invitation} was issued by a different key authority "
+            f"than client.authority_key, {client.authority_key}.",
             remedy="Take both from the authority that invited this client.",
         )
     return found, issuer

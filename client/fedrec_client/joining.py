@@ -56,7 +56,7 @@ class RosterChain:
         """Keep a roster that follows from the stored one. An older one changes nothing.
 
         Raises:
-            RosterBreaksCells: it does not follow. It is in the audit, once.
+            RosterBreaksCells: the roster does not follow. It is in the audit, once.
             KeysError: the stored file is not a roster.
         """
         kept = self._kept_of(roster)
@@ -116,7 +116,7 @@ def join(
     Raises:
         InvitationUsed: the invitation was used by another applicant.
         KeysError: another authority issued the invitation, or the coordinator sent a certificate
-            that is not this client's.
+            that is not the state of this client.
         Stopped: a stop was requested.
     """
     invitation, issuer = invitation_of(settings)

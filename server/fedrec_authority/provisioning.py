@@ -55,7 +55,7 @@ class Kit:
 
     Attributes:
         party: "coordinator", or the client's name.
-        command: the command for its owner, run where the folder was carried. If the coordinator's
+        command: the command for its owner, run where the folder was copied. If the coordinator's
             address is this machine's own, run it where `provision` was run.
     """
 
@@ -79,8 +79,8 @@ def provision(
         settings: the federation's settings. `parties` names the parties.
         into: folder for all kits.
         catalogue: the public items.
-        interactions: for a trial, the interactions whose users are distributed over the clients.
-            None if every client has its own data.
+        interactions: the interactions whose users are distributed over the clients of a trial,
+            or None if every client has its own data.
 
     Raises:
         SettingsError: the parties cannot form this federation, or `into` cannot be written.

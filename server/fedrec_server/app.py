@@ -72,9 +72,9 @@ class Coordinator:
         settings: the settings of this machine.
         federation: the constant part of the run.
         clock: the source of the time.
-        failpoint: for tests that kill the process.
+        failpoint: a hook for tests that kill the process.
         resume: whether to continue a failed or stopped run.
-        recorder: records every message, for `fedrec audit --recording`.
+        recorder: the recorder of every message, for `fedrec audit --recording`.
     """
 
     def __init__(
@@ -122,11 +122,11 @@ class Coordinator:
             accept_exposure: whether the operator accepts what a plan without encryption exposes.
 
         Raises:
-            SettingsError: when the coordinator cannot start with these settings.
-            CertificateExpired: when this machine's clock is outside the certificate's dates.
-            RefusedError: when the plan exposes clients and the operator did not accept that.
-            KeysError: when there is no key epoch, it is of other settings, or its context holds a
-                key.
+            SettingsError: if the coordinator cannot start with these settings.
+            CertificateExpired: if this machine's clock is outside the certificate's dates.
+            RefusedError: if the plan exposes clients and the operator did not accept that.
+            KeysError: if there is no key epoch, it belongs to different settings, or its context
+                contains a secret key.
         """
         check_exposure(settings.plan, accepted=accept_exposure)
         check_sampling(settings.plan)
@@ -209,7 +209,7 @@ class Coordinator:
             until_finished: stop a moment after the run has ended.
 
         Raises:
-            StorageError: when the store's state is unknown.
+            StorageError: if the store's state is unknown.
         """
         allow_connections(len(self._federation.keys.roster.holders))
         try:

@@ -46,8 +46,8 @@ class HolderCounts:
     """Users of each item, int64 (n_items,), from two count rounds, which may be the same.
 
     Attributes:
-        first: from the first one, which decides which rows travel.
-        last: from the last one, which later sums are checked against.
+        first: the counts of the first round, which decide which rows travel.
+        last: the counts of the last round, with which later sums are compared.
     """
 
     first: NDArray[np.int64]
@@ -103,8 +103,8 @@ class Federation:
             vectors: the vector of each kind of round, or one for all rounds.
 
         Raises:
-            SettingsError: when the vector has no public metrics segment.
-            KeysError: when the keys were made for other settings, or the context holds a key.
+            SettingsError: if the vector has no public metrics segment.
+            KeysError: if the keys were made for other settings, or the context holds a key.
         """
         if isinstance(vectors, VectorSpec):
             vectors = RoundVectors.fixed(vectors, catalogue.n_items)
@@ -147,7 +147,7 @@ class Federation:
 
         Raises:
             RosterBreaksCells: its cells do not follow from the current ones.
-            KeysError: when it is not later, or is from another authority or for other settings.
+            KeysError: if the epoch is not later, or belongs to a different authority or settings.
         """
         present, wanted = self.keys.roster, keys.roster
         if wanted.authority_key != present.authority_key:

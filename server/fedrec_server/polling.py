@@ -245,7 +245,7 @@ def task_for(state: State, client_id: ClientId, version: RoundId, now: float) ->
     A client that is behind only gets a notice: it catches up first.
 
     Raises:
-        RoundError: when the client's model is newer than the run.
+        RoundError: if the client's model is newer than the run.
     """
     if version > state.published:
         # One of the two was restored from a backup. The client sees which one, and waits.

@@ -60,7 +60,7 @@ def recover(
 
     Raises:
         FolderInUse: a coordinator is running on the folder.
-        SettingsError: the settings are for another federation.
+        SettingsError: the settings are for a different federation.
         StateWentBack: the folder has later rounds than the file.
         FedrecError: the file is damaged, for another federation, or not from the key authority.
         StorageError: the folder cannot be written.
@@ -107,7 +107,7 @@ def recover(
 def _federation(
     settings: Settings, catalogue: PublicCatalogue, vectors: RoundVectors, point: RecoveryPoint
 ) -> Federation:
-    """Return the federation in the newest epoch, from the file or the settings."""
+    """Return the federation in the newest epoch of the file and the settings."""
     path, given = Path(settings.coordinator.epoch), None
     if path.exists():
         given = KeyEpoch.load(path)
@@ -126,8 +126,8 @@ def _check(point: RecoveryPoint, federation: Federation) -> None:
     """Refuse statements that are not from this federation's key authority.
 
     Raises:
-        RefusedError: it is from another party, or not about an opened round.
-        BadSignature: the signature does not fit.
+        RefusedError: the statement is from a different party, or not about an opened round.
+        BadSignature: the signature does not match.
     """
     known = {revealer.client_id: revealer for revealer in point.revealers}
     wanted = (federation.identity.federation, point.run)

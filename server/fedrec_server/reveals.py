@@ -21,7 +21,7 @@ async def take_report(run: LiveRun, admission: Admission, report: Report) -> Non
     """Keep a client's report on a published ciphertext sum.
 
     Raises:
-        FedrecError: it is not from this client, or its sum awaits no reports.
+        FedrecError: the report is not from this client, or its sum awaits no reports.
     """
     run.presence.heard(report.client_id)
     admission.check_report(report, measured=True)

@@ -187,9 +187,9 @@ class Snapshots:
         """Refuse a snapshot that no client can use.
 
         Raises:
-            RoundError: when its round is not published, a later snapshot is here, the epoch has
+            RoundError: if its round is not published, a later snapshot is here, the epoch has
                 changed, or this client was not asked for it.
-            RefusedError: when it differs from the round's known model.
+            RefusedError: if the snapshot differs from the round's known model.
         """
         record = self._store.published(report.round)
         if record is None:
@@ -274,7 +274,7 @@ class Snapshots:
         return stored, record
 
     def _believed(self) -> SnapshotRecord | None:
-        """Return the current snapshot, unless it is from another epoch or was refused."""
+        """Return the current snapshot, unless it is from a different epoch or was refused."""
         stored = self._store.snapshot()
         if stored is None or stored.epoch != self._epoch or stored.blob.digest == self._refused:
             return None
@@ -316,7 +316,7 @@ class SnapshotExchange:
         """Receive a snapshot. The reports that confirm it are admitted before it is read.
 
         Raises:
-            FedrecError: it was not asked for, or differs from the round's known model.
+            FedrecError: the snapshot was not asked for, or differs from the round's known model.
         """
         run = self._run
         async with self._turns.turn(report.client_id):

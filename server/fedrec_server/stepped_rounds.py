@@ -74,7 +74,7 @@ class StepCollection(Collection):
             round_: the round without the message.
 
         Raises:
-            FedrecError: when it does not fit. The collection is unchanged.
+            FedrecError: if the message is inconsistent with the round. The collection is unchanged.
         """
         if message.step == self._run.state.rules.steps.first.name:
             protocol = self._protocol()
@@ -89,9 +89,9 @@ class StepCollection(Collection):
         """Add a vector to the sum of those counted so far.
 
         Raises:
-            ProtocolError: when its client agreed on something else than the others.
-            MalformedUpdate: when it is malformed. The sum is unchanged.
-            DamagedFile: when a counted vector is no longer readable.
+            ProtocolError: if its client agreed on something else than the others.
+            MalformedUpdate: if the vector is malformed. The sum is unchanged.
+            DamagedFile: if a counted vector is no longer readable.
         """
         side = self._following(self._round_with(counted))
         if header.key_list != side.agreement:
@@ -105,9 +105,9 @@ class StepCollection(Collection):
         """Return the sum of exactly the counted vectors, packed as without protection.
 
         Raises:
-            DamagedFile: when one of them is no longer readable.
-            RoundError: when a required message is missing.
-            RevealRefused: when no honest vectors add up to the sum.
+            DamagedFile: if a counted vector is no longer readable.
+            RoundError: if a required message is missing.
+            RevealRefused: if no honest vectors add up to the sum.
         """
         return self._following(self._round_with(counted)).finish()
 
@@ -152,13 +152,13 @@ class StepCollection(Collection):
     def close(self, round_: Round) -> frozenset[ClientId]:
         """Close the current step. Return the clients that it leaves out.
 
-        The first step and the sum leave out clients that start from another model than most. They
-        also leave out members of incomplete cells. Clients that only the sum leaves out stay
+        The first step and the sum leave out clients that start from a different model than most.
+        They also leave out members of incomplete cells. Clients that only the sum leaves out stay
         participants.
 
         Raises:
-            RoundError: when too few are left to continue.
-            FedrecError: when the remaining clients cannot finish the round.
+            RoundError: if too few are left to continue.
+            FedrecError: if the remaining clients cannot finish the round.
         """
         rules = self._run.state.rules
         steps, step = rules.steps, self._step_of(round_)
@@ -180,17 +180,17 @@ class StepCollection(Collection):
         return left_out
 
     def material(self, round_: Round, client_id: ClientId, step: str) -> bytes:
-        """Return what a participant needs for the current step.
+        """Return the data that a participant needs for the current step.
 
         Raises:
-            RoundClosed: when the step is not the current one, or not for this client.
+            RoundClosed: if the step is not the current one, or not for this client.
         """
         present = self._run.state.rules.steps.in_phase(round_.phase)
         is_present = present is not None and present.name == step
         if not is_present or not is_invited(self._run.state.rules, round_, client_id):
             raise RoundClosed(f"Round {round_.number} has no step {step} for this client now.")
         if present == self._run.state.rules.steps.first:
-            raise RoundClosed(f"Step {step} needs nothing.")
+            raise RoundClosed(f"Step {step} needs no data from the coordinator.")
         return self._following(round_).material(step, client_id)
 
     def _round_with(self, counted: Counted) -> Round:
@@ -312,7 +312,7 @@ class RunningSteps(GroupCommit[StepMessage]):
         """Keep a client's message of one step. Return whether it was already kept.
 
         Raises:
-            FedrecError: when it is not kept.
+            FedrecError: if the message is not kept.
         """
         self._run.presence.heard(message.client_id)
         await self._run.work.beside(self._admission.check_step_message, message)
@@ -325,11 +325,11 @@ class RunningSteps(GroupCommit[StepMessage]):
         return duplicate
 
     async def material(self, client_id: ClientId, round_id: RoundId, wanted: str) -> bytes:
-        """Return what a participant needs for a step.
+        """Return the data that a participant needs for a step.
 
         Raises:
             ProtocolError: the federation's protection has no steps.
-            RoundError: when the step is not the current one, or not for this client.
+            RoundError: if the step is not the current one, or not for this client.
         """
         run = self._run
         async with run.lock:

@@ -222,7 +222,7 @@ class StoreSuite(ABC):
         store = self.open(tmp_path, IDENTITY)
         run = store.run
         store.close()
-        with pytest.raises(SettingsError, match="another run") as refused:
+        with pytest.raises(SettingsError, match="a different run") as refused:
             self.open(tmp_path, changed)
         assert "the fedrec release that began the run" in refused.value.remedy
         store = self.open(tmp_path, IDENTITY)

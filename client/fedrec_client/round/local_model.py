@@ -89,7 +89,7 @@ class LocalModel(SharedModel):
         return made if users is self.users else replace(made, private=self.private)
 
     def _last_counted(self, *, whole: bool) -> CountedData:
-        """Return what is sent about these users, given what was sent before, and record it first.
+        """Return the counts to send about these users, given earlier counts. Record them first.
 
         Args:
             whole: whether more than counts is sent.

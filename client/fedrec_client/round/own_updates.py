@@ -60,14 +60,14 @@ class UpdatesCounted(CatchingUp):
         """Refuse a round whose contributors agreed on something else than this client received.
 
         Raises:
-            SplitView: it names the round.
+            SplitView: the contributors agreed on something else. The message names the round.
         """
         staged = self._store.state.staged
         if staged is None or not staged.acknowledged or staged.header.round != found.round:
             return
         if staged.header.key_list != found.contributions[0].key_list:
             raise SplitView(
-                f"The clients in round {found.round} signed another list of keys than the one that "
+                f"The clients in round {found.round} signed a different list of keys than the one "
                 "this client received.",
                 remedy="The coordinator told clients different things. Tell the data owners.",
             )
@@ -132,7 +132,7 @@ class UpdatesRemembered(RollbackDetection):
     def _check(self, header: UploadHeader) -> None:
         member = self._membership
         if (header.client_id, header.run) != (member.client_id, member.run):
-            raise RefusedError("The coordinator reports another client's update as this client's.")
+            raise RefusedError("The update that the coordinator reports belongs to another client.")
         verify(member.identity.public.signing_key, header.statement(), header.signature)
 
     def _of_another_copy(self, header: UploadHeader) -> FedrecError:

@@ -136,9 +136,9 @@ class Participation:
         return _TOLD[delivery] == "sent"
 
     def _refused(self, round_id: RoundId) -> None:
-        """Record that the coordinator refused an update because it has another one."""
+        """Record that the coordinator refused an update because it has a different one."""
         error = ConflictingUpload(
-            f"The coordinator has another update of this client for round {round_id}.",
+            f"The coordinator has a different update of this client for round {round_id}.",
             remedy="Check that no copy of this state folder is in use elsewhere.",
         )
         self._context.refused("conflicting_upload", round_id, error)
@@ -154,7 +154,7 @@ class Participation:
         """Refuse a round that does not follow from the local model, or was already answered.
 
         Raises:
-            RoundError: it gives the reason.
+            RoundError: the round is refused. The message has the reason.
         """
         if task.base_round != self._model.version or task.round <= self._model.version:
             raise RoundError(
@@ -179,7 +179,7 @@ class Participation:
             )
 
     def train(self, task: Train) -> tuple[AnnouncedRound, Contribution, bytes | None]:
-        """Return what this client signs about a round, its contribution, and the cost of that.
+        """Return the round as this client signs it, its contribution, and the cost of both.
 
         If sums carry noise, this client's share is already in the vector. The spent privacy of its
         users must be stored with it before it is sent.

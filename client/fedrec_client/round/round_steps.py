@@ -149,7 +149,7 @@ class RoundSteps:
         payload = side.protect(raw, vector, own.protection.spec, own.protection.chosen)
         terms = self._model.terms(record.round, record.kind)
         if (terms.base_round, terms.base_state) != (record.base_round, record.base_state):
-            raise RoundError(f"Round {record.round} starts from another model than this client's.")
+            raise RoundError(f"Round {record.round} does not start from this client's model.")
         header = member.header_for(replace(terms, key_list=side.agreement), payload, nonce=b"")
         kept = record.model_copy(
             update={
@@ -231,7 +231,7 @@ class RoundSteps:
         return True
 
     def _refuse(self, record: SteppedRound, step: str, error: FedrecError) -> None:
-        """Record what was wrong, and take no further step in this round."""
+        """Record the error, and take no further step in this round."""
         event = (
             "partial_cell" if isinstance(error, PartialCell) else self._steps.named(step).refusal
         )

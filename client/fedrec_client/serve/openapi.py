@@ -19,7 +19,7 @@ from fedrec_client.serve.request_reading import (
 )
 
 _SENTENCES = {
-    "user": "A user of this client, as in the data file. Give either this or history.",
+    "user": "A user of this client, as in the data file. Pass either this or history.",
     "history": "Items of a new user. The vector computed from them is discarded afterwards.",
     "recent": "Items that a known user has had since the data file was written. They are folded "
     "in with the user's whole history, without a round. The answer then comes from the "
@@ -27,7 +27,7 @@ _SENTENCES = {
     "n": "Largest number of items.",
     "exclude_seen": "Leave out items of the user's history.",
     "exclude": "Items that are never returned, even if they are candidates.",
-    "candidates": "Items to choose from. If omitted, all.",
+    "candidates": "Items to choose from. If omitted, chooses from all items.",
     "ignore_unknown": "Skip items that are not in the catalogue and list them in the answer, "
     "instead of refusing the request.",
     "item": "The item, as in the catalogue.",
@@ -84,7 +84,7 @@ def document() -> dict[str, Any]:
             ),
             "/v1/similar": _questions(
                 "/v1/similar",
-                "The items whose rows have the largest cosine with one item's.",
+                "The items whose rows have the largest cosine with the row of an item.",
                 SIMILAR_FIELDS,
                 _OF_QUESTIONS,
                 required=["item"],

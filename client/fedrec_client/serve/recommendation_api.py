@@ -62,7 +62,7 @@ class ServerNumbers:
             "fedrec_serve_request_duration_seconds", "Time to answer.", _SECONDS
         )
         version = numbers.gauge(
-            "fedrec_serve_model_version", "The served version, or -1 without one."
+            "fedrec_serve_model_version", "The served version, or -1 if there is none."
         )
         version.set_function(
             lambda: -1 if holder.current is None else holder.current.recommender.round
@@ -291,7 +291,7 @@ async def _body(receive: Receive) -> bytes:
     """Read a body.
 
     Raises:
-        Refusal: it is too large. It was read up to the limit.
+        Refusal: the body is too large. It was read up to the limit.
     """
     parts, length, more = [], 0, True
     while more and length <= _DRAINED_BYTES:
@@ -307,7 +307,7 @@ async def _body(receive: Receive) -> bytes:
         raise Refusal(
             "too_large",
             f"The body has more than {MOST_BODY_BYTES} bytes.",
-            "Give fewer ids. In a long history the latest items matter most.",
+            "Pass fewer ids. In a long history the latest items matter most.",
         )
     return b"".join(parts)
 

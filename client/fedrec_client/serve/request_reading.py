@@ -143,21 +143,21 @@ def recommend_question(given: _Given) -> Recommend:
     """Return a request for recommendations from its fields.
 
     Raises:
-        Refusal: it does not have exactly one of user and history, or the history is empty.
+        Refusal: the request does not have exactly one of user and history, or the history is empty.
     """
     found = Recommend(**given)
     if bool(found.user) == ("history" in given):
         raise Refusal(
             "malformed",
             "Either a user or a history is needed, but not both.",
-            "Give user, with recent for new items. Or give history for a new user.",
+            "Pass user, with recent for new items. Or pass history for a new user.",
         )
     if not found.user and not found.history:
         raise Refusal(
-            "malformed", "history has no item.", "Give the items that the new user has had."
+            "malformed", "history has no item.", "Pass the items that the new user has had."
         )
     if found.recent and not found.user:
-        raise Refusal("malformed", "recent needs a user.", "Give history for a new user.")
+        raise Refusal("malformed", "recent needs a user.", "Pass history for a new user.")
     return found
 
 
@@ -165,10 +165,10 @@ def similar_question(given: _Given) -> Similar:
     """Return a request for similar items from its fields.
 
     Raises:
-        Refusal: it names no item.
+        Refusal: the request names no item.
     """
     if "item" not in given:
-        raise Refusal("malformed", "An item is needed.", "Give item, as in the catalogue.")
+        raise Refusal("malformed", "An item is needed.", "Pass item, as in the catalogue.")
     return Similar(**given)
 
 
@@ -176,7 +176,7 @@ def from_query(query: bytes, fields: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields in an address. Lists are repeated parameters.
 
     Raises:
-        Refusal: it cannot be read, or a field is unknown, twice or out of range.
+        Refusal: the address cannot be read, or a field is unknown, repeated or out of range.
     """
     try:
         pairs = parse_qsl(
@@ -202,7 +202,7 @@ def from_query(query: bytes, fields: Mapping[str, str]) -> dict[str, Any]:
             found[name] = (*found.get(name, ()), _text(name, text))
             continue
         if name in found:
-            raise Refusal("malformed", f"{name} is given twice.", "Give it once.")
+            raise Refusal("malformed", f"{name} is given twice.", "Pass it once.")
         if kind == "count":
             # int() also accepts forms such as "1_0" or " 1", which are mistakes here.
             found[name] = _count(name, int(text) if _is_short_number(text) else text)
@@ -217,7 +217,7 @@ def from_body(body: bytes, fields: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of a JSON object.
 
     Raises:
-        Refusal: it is not one, or a field is unknown or out of range.
+        Refusal: the body is not a JSON object, or a field is unknown or out of range.
     """
     try:
         given = json.loads(body)
@@ -249,11 +249,11 @@ def _is_short_number(text: str) -> bool:
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise Refusal("malformed", f"{name} has an id that is not text, or empty.", "Give an id.")
+        raise Refusal("malformed", f"{name} has an id that is not text, or empty.", "Pass an id.")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise Refusal("malformed", f"{name} is not Unicode text.", "Give an id.") from None
+        raise Refusal("malformed", f"{name} is not Unicode text.", "Pass an id.") from None
     return value
 
 
@@ -262,7 +262,7 @@ def _ids(name: str, value: object) -> tuple[str, ...]:
         raise Refusal(
             "malformed",
             f"{name} is not a list of at most {MOST_IDS} ids.",
-            f'Give a list, as in {{"{name}": ["50", "181"]}}.',
+            f'Pass a list, as in {{"{name}": ["50", "181"]}}.',
         )
     return tuple(_text(name, entry) for entry in value)
 
@@ -272,14 +272,14 @@ def _count(name: str, value: object) -> int:
         raise Refusal(
             "malformed",
             f"{name} is not a whole number from 1 to {MOST_N}.",
-            f"Give {name} = {DEFAULT_N}, for example.",
+            f"Pass {name} = {DEFAULT_N}, for example.",
         )
     return value
 
 
 def _flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise Refusal("malformed", f"{name} is neither true nor false.", "Give true or false.")
+        raise Refusal("malformed", f"{name} is neither true nor false.", "Pass true or false.")
     return value
 
 
@@ -316,7 +316,7 @@ class Gate:
         """Check the host and the calling page of a request.
 
         Raises:
-            Refusal: it names another host, or another site's page sent it.
+            Refusal: the request names a different host, or a page of a different site sent it.
         """
         hosts, origin = [], b""
         for name, value in headers:

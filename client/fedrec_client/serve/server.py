@@ -253,7 +253,7 @@ def _server(place: ServingOptions, application: RecommendationApi) -> WebServer:
     except OSError as error:
         raise SettingsError(
             f"--tls-certificate {place.tls_certificate}, --tls-key {place.tls_key}: {error}.",
-            remedy="Give a PEM certificate with its chain, and its own private key.",
+            remedy="Use a PEM certificate with its chain, and its own private key.",
         ) from None
 
 
@@ -279,7 +279,7 @@ def _listen(place: ServingOptions) -> socket.socket:
             ) from None
         raise SettingsError(
             f"--host {place.host} --port {place.port} cannot be used: {error.strerror}.",
-            remedy="Give an address of this machine and a port above 1023.",
+            remedy="Use an address of this machine and a port above 1023.",
         ) from None
 
 

@@ -88,14 +88,14 @@ class ClientState(StoredState):
     """The state of a client in one run.
 
     Attributes:
-        provenance: the training path and arithmetic on this machine, or None without training.
+        provenance: the training path and arithmetic on this machine, or None if it has not trained.
         private: the committed private state, or None while it is the initial one.
         answered_round: the last round for which an update was made.
         acknowledged: the last update that the coordinator acknowledged, or None.
         unacknowledged: the updates of later rounds, oldest first, whose arrival is unknown.
-        acknowledged_header: that update's, for a coordinator that was recovered.
-        masking: the round under masks in progress, or the last one until it is given up.
-        spent: the privacy spent for each user in all runs, as in
+        acknowledged_header: the header of that update, for a coordinator that was recovered.
+        masking: the present round under masks, or the last one until it is given up.
+        spent: the privacy budget spent for each user in all runs, as in
             `fedrec_client.state.privacy_ledger`. None if noise was never used.
         counted: the data of users at their last count in any run, as in
             `fedrec_client.state.counted_data`. None without a count.

@@ -33,9 +33,9 @@ class CountedData:
     Attributes:
         run: the run of the count. Its counts stay the same to its end.
         user_ids: the counted users.
-        digests: of each user's training items, uint8 (n_users, 16).
-        item_keys: digest of each item's id, int64 (n_items,), because another run may have other
-            rows.
+        digests: the digest of each user's training items, uint8 (n_users, 16).
+        item_keys: the digest of each item's id, int64 (n_items,), because another run may have
+            other rows.
         counts: number of users that hold each item, int64 (n_items,).
         floor: the value of `client.minimum_own_item_users` at the count, or 1 without a floor.
         users: the data, if more than counts follows from it, or None.
@@ -95,7 +95,7 @@ class CountedData:
         return {user: row.tobytes() for user, row in zip(self.user_ids, self.digests, strict=True)}
 
     def stands_against(self, today: CountedData, least: int) -> bool:
-        """Tell whether this count is still sent instead of the users' current data.
+        """Return whether this count is still sent instead of the users' current data.
 
         Args:
             least: the number of users that must differ, if any do.

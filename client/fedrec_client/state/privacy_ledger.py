@@ -58,7 +58,7 @@ class PrivacyLedger:
         users: Sequence[UserId],
         participating: NDArray[np.bool_] | None,
     ) -> NDArray[np.bool_]:
-        """Tell which of the chosen users may take part once more, bool (n_users,)."""
+        """Return a mask of the chosen users that may take part once more, bool (n_users,)."""
         chosen = np.ones(len(users), dtype=np.bool_) if participating is None else participating
         known: dict[UserAccount, bool] = {}
         may = np.zeros(len(users), dtype=np.bool_)

@@ -50,7 +50,7 @@ class PrivateStore(FollowerStore[ClientState]):
             now: unix seconds.
 
         Raises:
-            RefusedError: it differs without acceptance, or another release made it.
+            RefusedError: a change was not accepted, or a different release made the state.
         """
         found = self.state.provenance
         if found is None or self.state.answered_round == 0:

@@ -36,7 +36,7 @@ AUDITS: Mapping[str, Audit] = {
 
 
 def audit(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
-    """Return what a plan's sums over these users would determine.
+    """Return the facts that a plan's sums over these users would determine.
 
     Args:
         users: all users whose data is in the sums.

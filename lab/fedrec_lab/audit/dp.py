@@ -133,7 +133,7 @@ def noisy_sum(layout: Layout, vectors: Sequence[NDArray[np.int64]]) -> NDArray[n
 
 @cache
 def share_bounds(hits: int, trials: int, error: float) -> tuple[float, float]:
-    """Return Clopper and Pearson's bounds of a proportion, each wrong with probability `error`."""
+    """Return Clopper and Pearson's bounds of a proportion. Each is wrong with chance `error`."""
     low = 0.0 if hits == 0 else _solve(lambda p: _tail(hits, trials, p) > error)
     high = 1.0 if hits == trials else _solve(lambda p: 1.0 - _tail(hits + 1, trials, p) < error)
     return low, high

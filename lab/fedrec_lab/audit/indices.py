@@ -37,7 +37,7 @@ class RoundLeak:
 
     Attributes:
         rounds: the number of rounds that the guess uses.
-        precision: share of the guessed items that are the user's, over users with a guess.
+        precision: share of the guessed items that the user has, over users with a guess.
         recall: share of the user's training items that are guessed.
         known_users: the number of users for which both are at least 0.9.
         guessed: the number of guessed items of a user.
@@ -88,8 +88,8 @@ def audit_indices(
         on_round: called with a round's number, from 1, when it is done.
 
     Raises:
-        SettingsError: when the algorithm's updates have no rows of items.
-        TrainingError: when training diverges.
+        SettingsError: if the algorithm's updates have no rows of items.
+        TrainingError: if training diverges.
     """
     learner = Learner(plan, n_items, device="cpu")
     rows = [tensor for tensor in learner.server.layout.tensors if tensor.per_item]

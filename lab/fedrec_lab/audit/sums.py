@@ -137,12 +137,13 @@ _MOST_ITEMS = 16_384
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Inferred:
-    """The consequences of the counts for each user, bool (n_users,).
+    """Masks of the users that the counts reveal, bool (n_users,), and the counts.
 
     Attributes:
-        determined: users whose items follow in the end.
-        directly: users whose items follow before any user is subtracted from the counts.
-        alone: users that hold an item or a pair that no other user holds.
+        determined: mask of the users whose items can be fully reconstructed.
+        directly: mask of the users whose items can be reconstructed before any other user's items
+            are subtracted.
+        alone: mask of the users that hold an item or a pair that no other user holds.
         gram: the counts G, int32 (n_items, n_items).
     """
 

@@ -46,7 +46,7 @@ def audit(
     target: Annotated[
         Path,
         typer.Argument(
-            metavar="SETTINGS|RUN", help="Settings, also a coordinator's, or a run's folder."
+            metavar="SETTINGS|RUN", help="Settings of a run or of its coordinator, or a run folder."
         ),
     ],
     only: Annotated[
@@ -77,7 +77,7 @@ def audit(
         int, typer.Option(min=1, max=100, help="indices: training rounds to watch.")
     ] = 5,
     users: Annotated[
-        int, typer.Option(min=0, help="indices: number of users, evenly chosen. 0 for all.")
+        int, typer.Option(min=0, help="indices: number of users, evenly chosen. If 0, uses all.")
     ] = 0,
     figure: Annotated[
         Path | None, typer.Option(help="indices: write a figure (SVG) to this file.")

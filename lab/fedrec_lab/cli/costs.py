@@ -23,8 +23,8 @@ def tables_named(name: str, *, sample: int, sizes_only: bool) -> Result | None:
     Its minutes on a link follow from the numbers of a message. For its minutes of computation, a
     client's training and the server's work are timed on this machine. In table 3 a client protects
     an update and reveals a sum, and the coordinator adds the updates of 60 clients. Sizes are
-    exact, also by the rules of the paper's sizes. A ~ marks seconds that were scaled up from a
-    sample of the values. The ratio is the paper's: encrypted bytes over plain bytes.
+    exact, including those according to the paper's rules. A ~ marks seconds that were scaled up
+    from a sample of the values. The ratio is the paper's: encrypted bytes over plain bytes.
 
     Args:
         name: `SPACE`, or `COSTS`, optionally with a slash and the beginning of rows.
@@ -155,7 +155,7 @@ def _lines(row: CostRow, ours: tuple[OwnCosts, ...]) -> list[tuple[str, ...]]:
     by_rule = ("", "", _kb(row.cipher_bytes), _kb(row.plain_bytes), f"{row.ratio:.2f}")
     lines: list[tuple[str, ...]] = [
         (row.name, str(row.n_values), "published", *printed),
-        ("", "", "by the paper's rules", *by_rule),
+        ("", "", "according to the paper's rules", *by_rule),
     ]
     for own in ours:
         seconds = (_seconds(own.client_seconds, own), _seconds(own.server_seconds, own))

@@ -41,10 +41,10 @@ def demo(
         str, typer.Option(help="Parameter set, as listed by `fedrec check`.")
     ] = "default",
     rounds: Annotated[
-        int, typer.Option(min=0, help="Training rounds. 0 for the number of `fedrec init`.")
+        int, typer.Option(min=0, help="Training rounds. If 0, `fedrec init` chooses.")
     ] = 0,
     rank: Annotated[
-        int, typer.Option(min=0, max=16, help="Rank of the updates. 0 for that of `fedrec init`.")
+        int, typer.Option(min=0, max=16, help="Rank of the updates. If 0, `fedrec init` chooses.")
     ] = 0,
     clients: Annotated[int, typer.Option(min=1, max=20, help="Client processes.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the model and the training.")] = 1,

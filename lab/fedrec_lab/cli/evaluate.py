@@ -42,7 +42,7 @@ class Tables:
     """The tables of an evaluation's trainings, kept in its folder for resuming.
 
     Attributes:
-        records: for each training its seed, protocols, round and tables.
+        records: the seed, protocols, round and tables of each training.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -120,8 +120,8 @@ def evaluate(
         int,
         typer.Option(
             min=0,
-            help="Clients that share the users, each of which also trains alone. 0 for "
-            "rounds.minimum_clients.",
+            help="Clients that share the users, each of which also trains alone. If 0, "
+            "uses rounds.minimum_clients.",
         ),
     ] = 0,
     cells: CellsOf = "",
@@ -175,7 +175,7 @@ def evaluate(
     if settings_file.is_dir():
         raise SettingsError(
             f"{settings_file} is a folder, but this command trains and needs settings.",
-            remedy=f"Give {settings_file / 'resolved.toml'} to measure a run's settings again.",
+            remedy=f"Pass {settings_file / 'resolved.toml'} to measure a run's settings again.",
         )
     settings = load_settings(settings_file, values_of(values))
     numbers = seeds_of(seeds, settings.federation.seed)

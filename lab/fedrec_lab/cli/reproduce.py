@@ -57,7 +57,7 @@ def reproduce(
     rounds: Annotated[
         int,
         typer.Option(
-            min=0, help="Shorten to this number of rounds, for a trial. 0 for the row's own."
+            min=0, help="Number of rounds for a shorter trial. If 0, uses the row's number."
         ),
     ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
@@ -86,7 +86,7 @@ def reproduce(
     A table of costs is not a run. colr/costs shows the CoLR paper's tables 2 and 3, minutes of 1000
     rounds and encrypted updates, with the costs here. After another slash, give the beginning of
     rows. pfedclr/space shows the PFedCLR paper's table 6, the space of a model at a client and at a
-    server, as printed and by the rules that every printed size follows.
+    server. It has the printed sizes, and those according to the rules that these follow.
     """
     from fedrec.errors import SettingsError
     from fedrec.extras import require

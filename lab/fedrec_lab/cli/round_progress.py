@@ -74,7 +74,7 @@ def round_progress(label: str, n_rounds: int) -> Iterator[Told]:
 
 @contextmanager
 def progress_bar(label: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """Show a bar followed by a text on stderr, and yield a function that moves it.
+    """Show a bar followed by a string on stderr, and yield a function that moves it.
 
     The function takes `completed`, `total` and `text`, each if it changes.
     """

@@ -31,7 +31,7 @@ app = typer.Typer(add_completion=False)
 @app.command(epilog=_EPILOG)
 def runs(
     place: Annotated[
-        Path, typer.Argument(metavar="RUNS|RUN", help="A folder of runs, or one run's.")
+        Path, typer.Argument(metavar="RUNS|RUN", help="A folder of runs, or the folder of one run.")
     ] = Path("runs"),
 ) -> Result:
     """List the runs in a folder, the newest first, or show one run.

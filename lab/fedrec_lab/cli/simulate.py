@@ -48,7 +48,7 @@ def seeds_of(text: str, first: int) -> tuple[int, ...]:
     if "," not in text or not found or min(found) < 0 or len(set(found)) < len(found):
         raise SettingsError(
             f"--seeds is {text!r}.",
-            remedy="Give a number from 1 to 1000, or different seeds separated by commas. A "
+            remedy="Pass a number from 1 to 1000, or different seeds separated by commas. A "
             "trailing comma makes a list of one.",
         )
     return tuple(found)
@@ -63,7 +63,7 @@ def resume_command(
     original command.
 
     Args:
-        clients, cells: as given. 0 and empty text are the defaults of the command.
+        clients, cells: the options as given. 0 and an empty string are the command's defaults.
     """
     command = ["fedrec", "simulate", str(folder / "resolved.toml"), "--resume", str(folder)]
     command += ["--clients", str(clients)] if clients else []
@@ -186,7 +186,7 @@ EPILOG = (
 def simulate(
     settings_file: SettingsFile,
     clients: Annotated[
-        int, typer.Option(min=0, help="Clients that share the users. 0 for the fastest choice.")
+        int, typer.Option(min=0, help="Clients that share the users. If 0, chooses the fastest.")
     ] = 0,
     cells: CellsOf = "",
     protect: Annotated[
@@ -206,7 +206,7 @@ def simulate(
         ),
     ] = None,
     jobs: Annotated[
-        int, typer.Option(min=0, help="Processes at a time with --seeds. 0 for one per core.")
+        int, typer.Option(min=0, help="Processes at a time with --seeds. If 0, uses one per core.")
     ] = 0,
     workers: Annotated[
         str | None,
@@ -284,7 +284,7 @@ def simulate(
             accept_exposure=accept_exposure,
         )
     if jobs:
-        raise SettingsError("--jobs needs several seeds.", remedy="Give --seeds, too.")
+        raise SettingsError("--jobs needs several seeds.", remedy="Set --seeds, too.")
     users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
     rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
     check_tail(settings, len(users), n_clients)

@@ -77,8 +77,8 @@ def tune(
         typer.Option(
             min=0,
             max=1000,
-            help="Settings to try for each algorithm, at most. 0 for 16, or all combinations of "
-            "--try.",
+            help="Settings to try for each algorithm, at most. If 0, tries 16, or all "
+            "combinations of --try.",
         ),
     ] = 0,
     seeds: Annotated[
@@ -92,7 +92,7 @@ def tune(
     jobs: Annotated[
         int,
         typer.Option(
-            min=0, help="Trainings at a time, each in its own process. 0 for one per core."
+            min=0, help="Trainings at a time, each in its own process. If 0, uses one per core."
         ),
     ] = 1,
     clients: Annotated[

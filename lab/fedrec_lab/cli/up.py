@@ -23,7 +23,7 @@ def up(
         bool,
         typer.Option(
             help="Show the run in a browser on this machine, unless coordinator.page names "
-            "another address."
+            "a different address."
         ),
     ] = True,
     accept_exposure: AcceptExposure = False,

@@ -157,7 +157,7 @@ def watch_live(link: AdminLink, events: Iterable[RunEvent]) -> None:
 
 
 def live_view(found: RunStatus, lines: list[str]) -> RenderableType:
-    """Return the table above the last events, each on one line of the terminal."""
+    """Return the table above the last events. Each event is one line of the terminal."""
     from rich.console import Group
     from rich.text import Text
 
@@ -181,8 +181,8 @@ def watch(
         int | None,
         typer.Option(
             min=0,
-            help="Only events after this number. 0 shows all. By default the live table begins at "
-            "the run's current state, and other outputs with the first event.",
+            help="Only events after this number. If 0, shows all. By default the live table begins "
+            "at the run's current state, and other outputs with the first event.",
         ),
     ] = None,
     follow: Annotated[bool, typer.Option(help="Continue as events happen.")] = True,

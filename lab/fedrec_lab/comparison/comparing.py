@@ -43,8 +43,8 @@ class ComparisonJob:
 
     Attributes:
         reference: its name in `REFERENCES`. Empty for the run's own algorithm.
-        name: of its part's file.
-        text: what people read while it runs.
+        name: the name of its part's file.
+        text: the line that is shown while it runs.
     """
 
     reference: str
@@ -90,10 +90,10 @@ def jobs_of(
     seeds: tuple[int, ...],
     references: tuple[str, ...],
 ) -> list[ComparisonJob]:
-    """Return what must be measured, the run's own algorithm first.
+    """Return the methods that must be measured. The run's own algorithm is the first.
 
     Raises:
-        SettingsError: nothing is asked for, or the settings do not go with a protocol.
+        SettingsError: nothing is asked for, or the settings are inconsistent with a protocol.
     """
     if not protocols or not seeds:
         raise SettingsError("A comparison needs at least one protocol and one seed.")
@@ -166,7 +166,7 @@ def compare(
         users: the data. If omitted, the settings' data file is read.
         catalogue: the items of `users`.
         protocols: the table's columns. Each chooses its round on its own validation.
-        seeds: of training and of drawn candidates, one run for each.
+        seeds: the seeds of training and of drawn candidates. Each has a run of its own.
         references: names in `REFERENCES`. If one cannot run here, or diverges, its row has the
             reason, and the comparison continues.
         n_clients: parties of the run's own federation. With 2 or more there is a row for local
@@ -179,7 +179,8 @@ def compare(
         trained: called with the result of each training of the run's own algorithm.
 
     Raises:
-        SettingsError: the settings cannot be combined, or the folder belongs to another comparison.
+        SettingsError: the settings cannot be combined, or the folder belongs to a different
+            comparison.
         TrainingError: the run's own algorithm diverged.
         StorageError: the folder cannot be written or read.
     """

@@ -44,9 +44,10 @@ class Measurement:
     Attributes:
         method: a stable name, for programs.
         label: the method's display name.
-        chosen: the choice of validation, such as "round 9", or empty without one.
+        chosen: the choice of validation, such as "round 9", or empty if validation chose nothing.
         note: a caveat.
-        ranks: of every user's test item, as `kept_ranks` has them, or empty where unknown.
+        ranks: the rank of every user's test item, as `kept_ranks` returns them, or empty if
+            unknown.
         validation: rates on the validation items, on which the choice was made.
     """
 
@@ -88,13 +89,14 @@ class MethodTask:
     Attributes:
         settings: the settings of the run with which it is compared.
         protocols: the protocols under which one training can be measured.
-        seeds: for a method that depends on none, all of them are measured with one fit, because
-            drawn candidates depend on them.
-        n_clients: parties among which a federation's users are divided.
+        seeds: the seeds of training and of drawn candidates. A method whose fit depends on no
+            seed is fitted once and measured with each of them.
+        n_clients: the number of parties among which a federation's users are divided.
         label: the method's display name.
-        chosen: the choice of validation, such as "round 9", or empty without one.
+        chosen: the choice of validation, such as "round 9", or empty if validation chose nothing.
         note: a caveat.
-        ranks: of every user's test item, as `kept_ranks` has them, or empty where unknown.
+        ranks: the rank of every user's test item, as `kept_ranks` returns them, or empty if
+            unknown.
     """
 
     settings: Settings
@@ -127,9 +129,9 @@ class Parts(Generic[Part]):
     """One file for each method, seed and group of protocols, or for each trial and seed.
 
     Args:
-        folder: of the run.
+        folder: the run's folder.
         identity: what must be the same for a part to be used again.
-        kind: of the values in a file.
+        kind: the type of the values in a file.
     """
 
     def __init__(self, folder: Path, identity: str, kind: type[Part]) -> None:
@@ -143,12 +145,12 @@ class Parts(Generic[Part]):
         return self._trainings / name
 
     def load(self, name: str) -> tuple[Part, ...] | None:
-        """Return a finished part, or None.
+        """Return a finished part, or None if it is not finished.
 
         Raises:
-            SettingsError: it belongs to other settings or other data.
-            StorageError: it cannot be read.
-            VersionMismatch: it has another format.
+            SettingsError: the part belongs to different settings or data.
+            StorageError: the part cannot be read.
+            VersionMismatch: the part has a different format.
         """
         path = self._folder / f"{name}.json"
         try:
@@ -167,7 +169,7 @@ class Parts(Generic[Part]):
         """Write a part and drop the checkpoint of its training.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: the part cannot be written.
         """
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -194,8 +196,7 @@ class Parts(Generic[Part]):
         check_format(found, _VERSION, str(path), anew="start a new run")
         if record["identity"] != self._identity:
             raise SettingsError(
-                f"{path} was measured with other settings, other data or another number of "
-                "clients than these.",
+                f"{path} was measured with different settings, data or number of clients.",
                 remedy="Resume with the run folder's own resolved.toml, or start a new run.",
             )
 
@@ -205,7 +206,7 @@ _MOST_CELLS = 1 << 27
 
 
 def draws_negatives(plan: Plan) -> bool:
-    """Tell whether the plan's algorithm trains on sampled negatives."""
+    """Return whether the plan's algorithm trains on sampled negatives."""
     return algorithm_of(plan, 1).negatives_per_positive > 0
 
 
@@ -243,11 +244,12 @@ def train(task: MethodTask, settings: Settings, seed: int) -> SimulationResult:
     """Run a federation with one seed, measured under all of a task's protocols.
 
     Args:
-        settings: what trains. Its protocol and seed are replaced by the task's.
+        settings: the settings of the run. Their protocol and seed are replaced by those of the
+            task.
 
     Raises:
         MeasurementStopped: the task asked to stop. With a folder the training can be resumed.
-        TrainingError: it diverged.
+        TrainingError: training diverged.
     """
     plan_protocol = task.protocols[0]
     if not draws_negatives(settings.plan):
@@ -291,7 +293,7 @@ def _checkpoint_folder(folder: Path) -> Path:
 def measurements_of(
     result: SimulationResult, *, method: str = "", label: str = ""
 ) -> list[Measurement]:
-    """Return what a federation reached and what its closing round compared it with.
+    """Return the measurements of a federation and of the references of its closing round.
 
     Under the plan's protocol, which chose the version that is kept, the model and popularity have
     their ranks, too.

@@ -66,7 +66,7 @@ def look_at_coordinator(workspace: Workspace) -> WireReport:
     All findings are stored in the run's folder, field by field, as `AUDIT_NAME`.
 
     Raises:
-        FedrecError: when the recording, the folder or the keys cannot be read.
+        FedrecError: if the recording, the folder or the keys cannot be read.
     """
     report = audit_wire(
         load_settings(workspace.parties.coordinator),
@@ -183,7 +183,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     """Run everything and return the run folder.
 
     Raises:
-        FedrecError: when the federation cannot be started or fails.
+        FedrecError: if the federation cannot be started or fails.
         TrainingError: the comparison came out otherwise. Everything is written and told then.
     """
     began = time.monotonic()

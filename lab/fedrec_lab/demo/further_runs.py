@@ -50,11 +50,11 @@ _BUDGET = 7
 
 
 def differing_rounds(own: Sequence[RoundReport], others: Sequence[RoundReport]) -> list[str]:
-    """Return a line for each round whose metric sums differ, the first ones by their fields.
+    """Return a line for each round whose metric sums differ. The first lines name the fields.
 
     Args:
         own: the rounds of the single process.
-        others: those of the processes. A round that was given up leaves out a number, and no more.
+        others: the rounds of the processes. They skip the numbers of abandoned rounds.
     """
     if [report.kind for report in own] != [report.kind for report in others]:
         return [f"{len(others)} rounds were published, {len(own)} in one process"]
@@ -81,7 +81,7 @@ def _told(value: object) -> str:
 
 
 def differing_tensors(when: str, own: SharedState, other: SharedState) -> list[str]:
-    """Return a line for each tensor of a model that differs, with how many values and how far.
+    """Return a line for each tensor that differs: the number of values and the distance.
 
     Args:
         when: which version it is, for the lines.
@@ -126,7 +126,7 @@ class UnencryptedRun:
         rounds: all its rounds.
         best: the model that was best on validation.
         latest: the model after the last round.
-        measured: its own rates and ranks, popularity's, and those of references.
+        measured: its own rates and ranks, and those of popularity and the references.
         at: the K of NDCG@K.
     """
 
@@ -155,12 +155,12 @@ class UnencryptedRun:
         return Verdict(told=told, differences=tuple(found))
 
     def sentences(self, verdict: Verdict) -> list[str]:
-        """Return what the comparison shows."""
+        """Return the findings of the comparison as sentences."""
         same = f"Without encryption, in one process, every round's sums are {verdict.told}"
         return [same, *self.differences(self.measured[1:])]
 
     def differences(self, others: Sequence[Measurement]) -> list[str]:
-        """Return its NDCG minus that of others, each with its interval over users."""
+        """Return its NDCG minus the NDCG of each other method, with the interval over users."""
         return [
             f"{own.label}: NDCG@{self.at} minus that of {other.label}: {found.difference.text()}, "
             f"{found.confidence:.0%} interval over {found.users} users"
@@ -199,7 +199,7 @@ def run_comparison(
         references: names in `REFERENCES`, measured on the same users with a small budget.
 
     Raises:
-        TrainingError: when training diverges or nothing was measured.
+        TrainingError: if training diverges or nothing was measured.
     """
     # The protection stays, since cells count only under one. Nothing is protected here.
     settings = Settings.model_validate(plan.model_dump() | {"client": {"device": DEVICE}})
@@ -258,7 +258,7 @@ def recommend_to_first_user(workspace: Workspace) -> tuple[str, dict[str, Any]]:
 
 
 def ask_client(command: str, settings: Path, *arguments: str) -> dict[str, Any]:
-    """Return what `fedrec COMMAND` prints, run as a process of its own like any client's."""
+    """Run `fedrec COMMAND` as a client would, in its own process, and return its output."""
     done = subprocess.run(
         child_command("fedrec", *command.split(), str(settings), *arguments, "--json"),
         capture_output=True, text=True, check=False, timeout=120,
@@ -295,7 +295,7 @@ def measured_costs(workspace: Workspace) -> RoundCosts:
 
 
 def journal_lines(workspace: Workspace) -> Iterator[dict[str, int]]:
-    """Yield what every client wrote down of every round in which it counted."""
+    """Yield the log entries of every client about the rounds in which it counted."""
     for state in workspace.client_states:
         for line in (state / "client-log.jsonl").read_text(encoding="utf-8").splitlines():
             found = json.loads(line)
@@ -304,7 +304,7 @@ def journal_lines(workspace: Workspace) -> Iterator[dict[str, int]]:
 
 
 def announce(console: Console, what: str, more: str) -> None:
-    """Print what begins now."""
+    """Print the heading of the step that begins."""
     console.print(Text.assemble((what, "bold"), more))
 
 
@@ -322,7 +322,7 @@ def run_federation(
         record_wire: a folder for a recording of the coordinator's traffic. None records nothing.
 
     Raises:
-        FedrecError: when a process fails or the run cannot be followed.
+        FedrecError: if a process fails or the run cannot be followed.
     """
     plan = workspace.plan
     view = RunView(planned=plan.rounds.published, at=plan.evaluation.at)
@@ -353,8 +353,8 @@ class SecondAct:
 
     Attributes:
         test: rates of its best version on validation.
-        seconds: from the start of its first process to its last round.
-        folder: its run folder, inside the first one's.
+        seconds: the time from the start of its first process to its last round.
+        folder: its run folder, inside the run folder of the first federation.
     """
 
     plan: Plan
@@ -370,14 +370,14 @@ class SecondAct:
         return result_rows(self.plan, self.view)[0]
 
     def sentence(self, first: Plan) -> str:
-        """Return what it took, compared with the first federation."""
+        """Return its rounds, seconds and bytes as a sentence."""
         return (
             f"{self.plan.algorithm.name} takes {self.plan.rounds.total} rounds in place of "
             f"{first.rounds.total}, {self.seconds:.0f} s, {self.costs.up:,} bytes an upload."
         )
 
     def summary(self) -> dict[str, Any]:
-        """Return what a program may want to read."""
+        """Return the result as an object for JSON."""
         return {
             "plan": self.plan.model_dump(),
             "test": asdict(self.test),
@@ -396,7 +396,7 @@ def run_second_act(
         path: where its run folder shall be. Made here.
 
     Raises:
-        FedrecError: when it cannot be started or fails.
+        FedrecError: if the federation cannot be started or fails.
     """
     path.mkdir()
     folder = RunFolder(path)

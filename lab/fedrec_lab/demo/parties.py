@@ -137,7 +137,7 @@ class Processes:
         """Return the JSON object that a process prints first.
 
         Raises:
-            Unreachable: it ends, or its output is not valid.
+            Unreachable: the process ends, or its output is not valid.
         """
         process = self._running[name]
         assert process.stdout is not None  # opened as a pipe above
@@ -230,8 +230,8 @@ def follow_run(
         logs: folder of the processes' logs, named in errors.
 
     Raises:
-        TrainingError: when the run fails or a process ends with an error.
-        Unreachable: when the coordinator falls silent.
+        TrainingError: if the run fails or a process ends with an error.
+        Unreachable: if the coordinator falls silent.
     """
     # The journal is a blocking stream. The main thread stays free for Ctrl-C and dead clients.
     broken: list[FedrecError] = []
@@ -277,7 +277,7 @@ def _check(dead: list[Failure], logs: Path) -> None:
 
 @contextmanager
 def _live(console: Console, link: AdminLink) -> Iterator[Callable[[], None]]:
-    """Yield what draws on a terminal what `fedrec status` prints."""
+    """Yield a function that draws the output of `fedrec status` on a terminal."""
     if not console.is_terminal:
         yield lambda: None
         return
@@ -330,7 +330,7 @@ class Parties:
         missing = [str(path) for path in needed if not path.exists()]
         if missing or not found.clients:
             raise SettingsError(
-                f"{kits} is no complete set of kits: "
+                f"{kits} is not a complete set of kits: "
                 f"{', '.join(missing) or f'no client in {kits / CLIENTS}'} is missing.",
                 remedy="Make one with `fedrec provision`, or name its folder.",
             )

@@ -21,7 +21,7 @@ from fedrec_lab.demo.parties import Parties
 DEVICE = "cpu"
 """The device of all training.
 
-On processors bits are reproducible, on CUDA sums agree only within 1e-4.
+On the CPU, results are reproducible to the bit. On CUDA, sums agree only within 1e-4.
 """
 
 

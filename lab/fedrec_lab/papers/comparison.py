@@ -214,7 +214,7 @@ class MeasuredRow:
 
 
 def _shown(found: ResultRow | None) -> str:
-    """Return HR and NDCG, as means over all seeds, with the deviation of HR."""
+    """Return the means of HR and NDCG over all seeds, and the deviation of HR."""
     if found is None:
         return _NOTHING
     deviation = found.deviation("hr")

@@ -57,9 +57,9 @@ class CostRow:
         name: method, with the rank or the share of kept values.
         scheme: its encryption in the paper.
         n_values: numbers in an update.
-        client_seconds, server_seconds: as printed. The lowest and the highest if several lines are
-            quoted together.
-        cipher_kb, plain_kb: size of an update as printed, encrypted and in the clear.
+        client_seconds, server_seconds: the printed seconds. They are the lowest and the highest if
+            several lines are quoted together.
+        cipher_kb, plain_kb: the printed size of an update, encrypted and in the clear.
         printed_ratio: the paper's Comm Ratio, one over the other.
     """
 
@@ -74,20 +74,20 @@ class CostRow:
 
     @property
     def cipher_bytes(self) -> float:
-        """The encrypted size by the rules above."""
+        """The encrypted size according to the rules above."""
         if self.scheme == "ckks":
             return math.ceil(self.n_values / CKKS_SLOTS) * CKKS_BLOCK_BYTES
         return self.n_values * PAILLIER_VALUE_BYTES
 
     @property
     def plain_bytes(self) -> int:
-        """The size in the clear by the rules above."""
+        """The size in the clear according to the rules above."""
         value_bytes = FLOAT32_BYTES if self.scheme == "ckks" else FLOAT64_BYTES
         return self.n_values * value_bytes + PLAIN_FILE_BYTES
 
     @property
     def ratio(self) -> float:
-        """The Comm Ratio by the rules above."""
+        """The Comm Ratio according to the rules above."""
         return self.cipher_bytes / self.plain_bytes
 
 
@@ -137,7 +137,7 @@ class TimeRow:
     Attributes:
         name: method, with the rank or the share of kept values.
         update: the corresponding settings.
-        link_minutes, computation_minutes, total_minutes: as printed.
+        link_minutes, computation_minutes, total_minutes: the printed minutes.
     """
 
     name: str
@@ -328,9 +328,9 @@ class OwnTimes:
     """A row's times on this machine.
 
     Attributes:
-        link_minutes: by the paper's model, exactly.
-        client_seconds: the slowest client's training. None if nothing was timed.
-        server_seconds: adding the updates of `N_CLIENTS` clients and applying their sum.
+        link_minutes: the exact time according to the paper's model.
+        client_seconds: the training time of the slowest client, or None if nothing was timed.
+        server_seconds: the time to add the updates of `N_CLIENTS` clients and apply their sum.
         computation_minutes: the result of the paper's model for both.
     """
 
@@ -410,7 +410,7 @@ class SpaceRow:
     """One method on one data set.
 
     Attributes:
-        client_mb, server_mb: as printed.
+        client_mb, server_mb: the printed space.
     """
 
     method: Method
@@ -422,7 +422,7 @@ class SpaceRow:
 
     @property
     def client_bytes(self) -> int:
-        """The space at a client, by the rules above."""
+        """The space at a client, according to the rules above."""
         numbers = (self.n_items + 1) * SPACE_DIM
         if self.method == "fedrap":
             numbers += self.n_items * SPACE_DIM
@@ -432,7 +432,7 @@ class SpaceRow:
 
     @property
     def server_bytes(self) -> int:
-        """The space at a server that keeps every upload, by the rules above."""
+        """The space at a server that keeps every upload, according to the rules above."""
         return (self.n_users + 1) * self.n_items * SPACE_DIM * _NUMBER_BYTES
 
     @property
@@ -442,7 +442,7 @@ class SpaceRow:
 
     @property
     def by_rule(self) -> tuple[float, float]:
-        """The sizes by the rules, in the paper's unit."""
+        """The sizes according to the rules, in the paper's unit."""
         return self.client_bytes / _MB, self.server_bytes / _MB
 
 

@@ -232,9 +232,9 @@ PFEDCLR = (
 "Beyond Personalization: Federated Recommendation with Calibration via Low-rank Decomposition" (Chen
 et al.).
 
-The paper's settings for all data sets: dim 16, rank 2, both rates .01 by Adam, minibatches of 256,
-ten passes in each step, four negatives, 100 rounds with 60 % of the users, without users with fewer
-than ten interactions.
+The paper's settings for all data sets: dim 16, rank 2, Adam with both rates .01, minibatches of
+256, ten passes in each step, four negatives, 100 rounds with 60 % of the users, without users with
+fewer than ten interactions.
 """
 
 

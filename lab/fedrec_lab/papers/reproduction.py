@@ -91,9 +91,10 @@ def run_row(
     validation.
 
     Args:
-        settings: of the row. Their protocol and seed are replaced.
-        folder: one folder for each training is created in it.
-        stop: called after every round. If it returns true, only complete results are returned.
+        settings: the row's settings. Their protocol and seed are replaced.
+        folder: the folder in which each training gets a folder of its own.
+        stop: a function that is called after every round. If it returns true, only complete results
+            are returned.
         accept_other_arithmetic: resume a run even if training rounds differently than before.
 
     Raises:
@@ -198,7 +199,7 @@ class Request:
         name: a row, or the beginning of rows.
         protocols: the protocols, in order.
         seeds: number of runs of each, with the seeds 1, 2, ...
-        rounds: 0 for the row's own number, or a smaller one.
+        rounds: a smaller number of rounds, or 0 for the row's number.
         device: the device for training.
         values: changed settings by dotted key.
     """
@@ -291,7 +292,7 @@ class Request:
         return tuple(found)
 
     def overrides(self) -> dict[str, object]:
-        """Return the settings that differ from the row's, by dotted key."""
+        """Return the settings that differ from the settings of the row, by dotted key."""
         changed: dict[str, object] = dict(self.values)
         changed["client.device"] = self.device
         if self.rounds:
@@ -302,7 +303,7 @@ class Request:
         """Create the run folder and store the request in it.
 
         Raises:
-            StorageError: it cannot be created.
+            StorageError: the folder cannot be created.
         """
         folder = RunFolder.create(base, "reproduce").path
         text = json.dumps(asdict(self), indent=2) + "\n"
@@ -314,9 +315,9 @@ class Request:
         """Read the request of an earlier run.
 
         Raises:
-            DataError: the folder has none.
-            StorageError: it is damaged.
-            VersionMismatch: a training in it has another format.
+            DataError: the folder has no request.
+            StorageError: the request is damaged.
+            VersionMismatch: a training in the folder has a different format.
         """
         path = folder / _REQUEST_NAME
         try:
@@ -326,7 +327,7 @@ class Request:
         except FileNotFoundError:
             raise DataError(
                 f"{folder} is not a folder of `fedrec reproduce`: it has no {_REQUEST_NAME}.",
-                remedy="Give the folder whose path the command printed.",
+                remedy="Pass the folder whose path the command printed.",
             ) from None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise StorageError(f"{path} cannot be read: {error}.") from error

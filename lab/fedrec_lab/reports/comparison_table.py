@@ -46,7 +46,7 @@ class Interval:
         return not self.low <= value <= self.high
 
     def text(self) -> str:
-        """Return a difference's estimate and interval, with = if the interval includes 0."""
+        """Return a difference's estimate and interval. It begins with = if the interval has 0."""
         mark = "" if self.excludes(0.0) else "= "
         return f"{mark}{self.estimate:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
 
@@ -139,7 +139,7 @@ def _resampled_means(
 
 
 def _ratios(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return first / second for every row, with infinity for a positive first over zero."""
+    """Return first / second for every row. A positive number over zero is infinity."""
     first, second = means[:, 0], means[:, 1]
     ratio = np.where(first > 0, np.inf, 1.0)
     return np.divide(first, second, out=ratio, where=second > 0)
@@ -235,9 +235,9 @@ class Sample:
 
     Attributes:
         seed: the seed of training and of the sampled candidates.
-        rates: on the test items.
+        rates: the rates on the test items.
         chosen: the choice by validation, such as "round 9" or "lambda 300", or empty.
-        validation: on the validation items, if they are to be shown.
+        validation: the rates on the validation items, or None if they are not shown.
     """
 
     seed: int
@@ -253,10 +253,10 @@ class ComparisonRow:
     Attributes:
         method: a stable name, for programs.
         label: the method, for people.
-        samples: by protocol, one for each seed.
+        samples: the samples for each protocol, one for each seed.
         note: a remark for readers.
-        differences: by protocol, the first row's NDCG minus this one's. Absent if the ranks of
-            single users are unknown.
+        differences: for each protocol, the NDCG of the first row minus the NDCG of this row.
+            Absent if the ranks of single users are unknown.
     """
 
     method: str
@@ -273,7 +273,7 @@ class ComparisonRow:
         return ResultRow(label=self.label, samples=tuple(sample.rates for sample in found))
 
     def on_validation(self, protocol: Protocol) -> ResultRow | None:
-        """Return means and deviations on validation, or None without all of them."""
+        """Return means and deviations on validation, or None if a run has no such rates."""
         found = [sample.validation for sample in self.samples.get(protocol, ())]
         known = tuple(rates for rates in found if rates is not None)
         if not known or len(known) < len(found):
@@ -329,7 +329,7 @@ class ComparisonTable:
         return {protocol for row, protocol in known if row.on_validation(protocol) is not None}
 
     def cells(self, row: ComparisonRow) -> list[str]:
-        """Return a row as text, with dashes for missing measurements."""
+        """Return a row as text. Dashes stand in for missing measurements."""
         texts = []
         for protocol in self.protocols:
             result = row.result(protocol)
@@ -360,9 +360,9 @@ class ComparisonTable:
         ]
         if self._compared:
             cautions.append(
-                f"difference: NDCG@{self.at} of {self.rows[0].label} minus the row's, with the 95 "
-                "% interval of a paired bootstrap over users. An = marks intervals that include "
-                "0: this split shows no difference."
+                f"difference: NDCG@{self.at} of {self.rows[0].label} minus that of the row, with "
+                "the 95 % interval of a paired bootstrap over users. An = marks intervals that "
+                "include 0: this split shows no difference."
             )
         return [*cautions, *(f"{row.label}: {row.note}" for row in self.rows if row.note)]
 
@@ -381,7 +381,7 @@ class ComparisonTable:
         return "\n".join([*lines, *(["", *notes] if notes else []), ""])
 
     def to_csv(self) -> str:
-        """Return one line for each method, protocol and seed, with all digits."""
+        """Return a CSV with a line for each method, protocol and seed, with all digits."""
         out = io.StringIO()
         writer = csv.DictWriter(out, _COLUMNS, lineterminator="\n")
         writer.writeheader()
@@ -404,7 +404,7 @@ class ComparisonTable:
         )
 
     def to_record(self) -> dict[str, object]:
-        """Return the table as an object for JSON, with means and deviations."""
+        """Return the means and deviations of the table as an object for JSON."""
         return {
             "at": self.at,
             "protocols": list(self.protocols),

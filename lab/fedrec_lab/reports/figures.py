@@ -38,7 +38,7 @@ def quality_by_round(
     popularity: Rates | None = None,
     best_version: int | None = None,
 ) -> LinePlot:
-    """Return HR and NDCG of every version of the model, with popularity's as dashed lines.
+    """Return HR and NDCG of every version of the model. Dashed lines show popularity.
 
     Args:
         rounds: the rounds. Each measured the version before it.
@@ -143,7 +143,7 @@ def quality_by_activity(
     Args:
         activity: training interactions, int64 (n_users,). Users with the same number are in one
             group.
-        gains: by scorer, every user's NDCG, float64 (n_users,).
+        gains: every user's NDCG under each scorer, float64 (n_users,).
         protocol: the evaluation protocol, as `marked` writes it.
     """
     shares = np.arange(1, n_groups) / n_groups
@@ -182,7 +182,7 @@ def share_of_clients(
 
     Args:
         clients: the users of each client, by position.
-        gains: by scorer, every user's NDCG, float64 (n_users,).
+        gains: every user's NDCG under each scorer, float64 (n_users,).
         protocol: the evaluation protocol, as `marked` writes it.
     """
     share = tuple((place + 1) / len(clients) for place in range(len(clients)))
@@ -205,7 +205,7 @@ def share_of_clients(
 
 
 def spectra(diagnoses: Iterable[TableDiagnosis]) -> LinePlot:
-    """Return the singular values of item tables, each divided by its table's largest."""
+    """Return the singular values of item tables, divided by the largest value of the table."""
     series = []
     for colour, found in enumerate(diagnoses):
         whose = f"median of {found.n_users} users" if found.n_users else "shared"

@@ -112,7 +112,7 @@ class ReportContent:
         return (own, *self.also)
 
     def to_json(self) -> bytes:
-        """Return everything as JSON, with figures as data."""
+        """Return everything as JSON. Figures are data."""
         return _CONTENT.dump_json(self, indent=1)
 
     @classmethod

@@ -102,7 +102,7 @@ def plain_table(rows: Sequence[ResultRow], *, at: int) -> str:
 
 
 def aligned(table: Sequence[Sequence[str]], *, left: Collection[int]) -> list[str]:
-    """Return the lines of a table as aligned text, with a rule below its headings.
+    """Return the lines of a table as aligned text. A rule follows the headings.
 
     Args:
         left: left-aligned columns. All others are right-aligned.
@@ -119,7 +119,7 @@ def aligned(table: Sequence[Sequence[str]], *, left: Collection[int]) -> list[st
 
 
 def rich_table(rows: Sequence[ResultRow], *, at: int, title: str | None = None) -> Table:
-    """Return the table for a rich console, with the first row highlighted."""
+    """Return the table for a rich console. The first row is highlighted."""
     from rich.table import Table
     from rich.text import Text
 

@@ -19,7 +19,7 @@ NOTHING_ELSE: Mapping[Protocol, MetricSums] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolRates:
-    """A round's metrics under a protocol other than the plan's."""
+    """A round's metrics under a protocol other than the plan's protocol."""
 
     protocol: Protocol
     validation: Rates | None
@@ -34,7 +34,7 @@ class RoundReport:
     measures before it trains.
 
     Attributes:
-        loss: mean training loss per participating user, or None without training.
+        loss: mean training loss per participating user, or None if the round did not train.
         participants: the number of users that trained.
         clipped_values: the number of values clipped to the public range.
         clipped_users: the number of users with at least one such value.
@@ -98,7 +98,7 @@ class RoundReport:
         )
 
     def rates(self, protocol: Protocol, split: Split, *, of_plan: Protocol) -> Rates | None:
-        """Return the round's metrics under a protocol, or None.
+        """Return the round's metrics under a protocol, or None if there are none.
 
         Args:
             of_plan: the plan's own protocol.

@@ -74,7 +74,7 @@ class RunFolder:
             began: when the run began, in Unix seconds, or None for the current time.
 
         Raises:
-            StorageError: it cannot be created.
+            StorageError: the folder cannot be created.
         """
         seconds = (clock or SystemClock()).now() if began is None else began
         start = datetime.fromtimestamp(seconds, tz=UTC)
@@ -100,7 +100,7 @@ class RunFolder:
 
         Raises:
             DataError: there is no such folder.
-            VersionMismatch: it has another format, or no format number.
+            VersionMismatch: the folder has a different format, or no format number.
         """
         if not (Path(path) / SETTINGS_NAME).is_file():
             raise DataError(
@@ -138,7 +138,7 @@ class RunFolder:
         For folders of several trainings. A single training's checkpoint knows the engine by round.
 
         Raises:
-            RefusedError: it differs, and this was not accepted.
+            RefusedError: the engine changed, and this was not accepted.
             StorageError: the folder's record is damaged.
         """
         path = self.path / ENVIRONMENT_NAME
@@ -179,7 +179,7 @@ class RunFolder:
         return note
 
     def rounds(self) -> tuple[RoundReport, ...]:
-        """Return the rounds written so far, each once, in ascending order."""
+        """Return the rounds written so far in ascending order. A repeated round occurs once."""
         try:
             lines = (self.path / ROUNDS_NAME).read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
@@ -219,7 +219,7 @@ class RunFolder:
 
         Raises:
             DataError: there is no report, or not yet.
-            StorageError: it is damaged.
+            StorageError: the content is damaged.
         """
         path = self.path / CONTENT_NAME
         try:
@@ -280,8 +280,8 @@ class RunSummary:
         started: the time in the folder's name, or None.
         state: "stopped" can be resumed. "ended early" has fewer rounds than planned and can't be
             resumed. Examples are a deployed run that was stopped or not watched to its end, and a
-            spent privacy budget. "under way" has neither a report nor a checkpoint. "unreadable" is
-            of another format, or damaged: `problem` says why.
+            spent privacy budget. "under way" has neither a report nor a checkpoint. "unreadable"
+            has a different format, or is damaged: `problem` has the reason.
         protocol: the evaluation protocol of the rates.
         caution: a warning about the rates, empty if there is none, or None if it is unknown.
         rounds: the number of published rounds, or 0 if the run keeps none.
@@ -312,14 +312,14 @@ class RunSummary:
 
 
 def all_runs(base: Path) -> Iterator[RunSummary]:
-    """Yield the runs in a folder, newest first. Those without a time in their name come last.
+    """Yield the runs in a folder from new to old. Those without a time in their name come last.
 
     Raises:
         DataError: there is no such folder.
     """
     if not base.is_dir():
         raise DataError(
-            f"{base} is not a folder.", remedy="Give the folder of output.runs, by default `runs`."
+            f"{base} is not a folder.", remedy="Pass the folder of output.runs, by default `runs`."
         )
     found = [path for path in base.iterdir() if (path / SETTINGS_NAME).is_file()]
     for path in sorted(found, key=_by_time, reverse=True):
@@ -335,9 +335,9 @@ def summary_of(path: Path) -> RunSummary:
     """Return the summary of a run folder.
 
     Raises:
-        DataError: it is not a run folder.
-        VersionMismatch: it has another format.
-        StorageError: it is damaged.
+        DataError: the path is not a run folder.
+        VersionMismatch: the folder has a different format.
+        StorageError: the folder is damaged.
     """
     folder = RunFolder.open(path)
     settings, rounds = _settings(path / SETTINGS_NAME), folder.rounds()
@@ -390,7 +390,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _caution(path: Path, protocol: str) -> str | None:
-    """Return the warning of the run's own tables about their protocol, or None without one.
+    """Return the warning of the run's own tables about their protocol, or None if there is none.
 
     A simulation has it in its results, a deployed run in its report.
     """

@@ -43,7 +43,7 @@ def information_abundance(table: NDArray[np.floating]) -> float:
 
 
 def principal_components(table: NDArray[np.floating], share: float) -> int:
-    """Return the fewest principal components with this share of the variance, or 0 without any."""
+    """Return the fewest components with this share of the variance, or 0 if it has none."""
     rows = np.asarray(table, dtype=np.float64)
     variances = singular_values(rows - rows.mean(axis=0)) ** 2
     total = variances.sum()

@@ -109,7 +109,7 @@ class CheckpointFolder:
 
         Raises:
             FolderInUse: another process trains in the run folder.
-            StorageError: it cannot be written.
+            StorageError: the folder cannot be written.
         """
         self._make()
         self._lock = FolderLock(self._run_folder, "--resume", name=f"{self._folder.name}/lock")
@@ -131,7 +131,7 @@ class CheckpointFolder:
             initial: the run's first version, whose rows are left out where nothing trains them.
 
         Raises:
-            StorageError: it cannot be written. The old one is intact.
+            StorageError: the checkpoint cannot be written. The old one is intact.
         """
         self._make()
         record: dict[str, object] = {
@@ -151,7 +151,7 @@ class CheckpointFolder:
 
         Raises:
             VersionMismatch: naming the numbers.
-            StorageError: it is damaged.
+            StorageError: the checkpoint is damaged.
         """
         if not self.exists:
             return
@@ -174,8 +174,8 @@ class CheckpointFolder:
 
         Raises:
             StorageError: there is none, or it is damaged. Nothing was deleted.
-            SettingsError: it belongs to other settings or other data.
-            VersionMismatch: it has another format.
+            SettingsError: the checkpoint belongs to different settings or data.
+            VersionMismatch: the checkpoint has a different format.
         """
         self.check_format()
         try:
@@ -188,7 +188,7 @@ class CheckpointFolder:
         except FileNotFoundError as error:
             raise StorageError(
                 f"There is no checkpoint to resume from: {error.filename} does not exist.",
-                remedy="Give the run folder of a simulation that was stopped, or start a new one.",
+                remedy="Pass the run folder of a simulation that was stopped, or start a new one.",
             ) from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(
@@ -243,7 +243,7 @@ class CheckpointFolder:
     def _checked(self, name: str) -> Path:
         """Return the path of a checkpoint's file, after comparing it with its digest."""
         if Path(name).name != name:
-            raise ValueError(f"{name!r} is no file of the checkpoint")
+            raise ValueError(f"{name!r} does not belong to the checkpoint")
         path = self._folder / name
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()

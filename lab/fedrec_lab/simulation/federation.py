@@ -56,7 +56,7 @@ def add_integers(vectors: Sequence[NDArray[np.int64]], spec: VectorSpec) -> NDAr
 def make_adder(
     plan: Plan, largest: VectorSpec, *, n_clients: int, protect: bool
 ) -> tuple[AddUp, Protection]:
-    """Return what adds up a run's rounds, and the protection of its largest vector.
+    """Return the adder of a run's rounds, and the protection of its largest vector.
 
     Args:
         largest: a vector into which every round's fits.
@@ -137,7 +137,7 @@ class PrivacyAccount:
 
 
 def round_kind(plan: Plan, round_id: int) -> RoundKind:
-    """Return what a round is for. Rounds count from 1."""
+    """Return the kind of a round. Rounds count from 1."""
     if round_id == 1:
         return "count"
     return "train" if round_id < plan.rounds.published else "evaluate"
@@ -306,7 +306,7 @@ class SimulatedFederation:
     def _vectors(
         self, kind: RoundKind, round_id: RoundId, parts: Sequence[Contribution]
     ) -> list[NDArray[np.int64]]:
-        """Return what the parties send, charged before anything is added up."""
+        """Return the parties' vectors. Their privacy is charged before they are added up."""
         vectors = [part.vector for part in parts]
         if kind != "train" or not self._account.is_on:
             return vectors
@@ -342,7 +342,7 @@ class SimulatedFederation:
         )
 
     def result(self) -> SimulationResult:
-        """Return what has been reached so far."""
+        """Return the result so far."""
         last = self._refreshed(self._version())
         best = last if self._best is None else self._refreshed(self._best)
         return SimulationResult(
@@ -384,7 +384,8 @@ class SimulatedFederation:
         """Return to a checkpoint of the same plan and data.
 
         Raises:
-            RefusedError: it was trained with other arithmetic, without acceptance.
+            RefusedError: the checkpoint was trained with different arithmetic, which was not
+                accepted.
         """
         checkpoint = folder.load(self._identity, self._learner.server.initial_shared)
         self._provenance = checkpoint.provenance.continued(

@@ -70,8 +70,8 @@ class Party:
 
     Args:
         user_index: positions of its users among all users of the simulation.
-        alone: whether it is the only one. Then local-only training is no reference.
-        own_rows: that it contributes to. See `client.minimum_own_item_users`.
+        alone: whether it is the only client. Then local-only training is not a reference.
+        own_rows: the item rows that it contributes to. See `client.minimum_own_item_users`.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ def make_parties(
     """Divide the users among `n_clients` parties.
 
     Args:
-        also: protocols to measure under besides the plan's.
+        also: protocols to measure under besides the plan's protocol.
         scratch: folder for files. See `Resources`.
     """
     client, groups = settings.client, _groups(users, n_clients)

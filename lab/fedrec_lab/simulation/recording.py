@@ -33,8 +33,8 @@ def user_figures(
     A client is a party of the simulation or, if there is only one, a user as in the papers.
 
     Args:
-        ranks: of the held-out test items.
-        protocol: what they were ranked under, as `marked` writes it.
+        ranks: the ranks of the held-out test items.
+        protocol: the protocol of the ranking, as `marked` writes it.
     """
     at, users = result.settings.evaluation.at, result.users
     measured = np.nonzero(ranks.model >= 0)[0]
@@ -140,7 +140,7 @@ def report_content(result: SimulationResult) -> ReportContent:
 
 
 def _also(compared: ComparisonTable) -> tuple[ProtocolTable, ...]:
-    """Return a table for each measured protocol, beginning with the plan's."""
+    """Return a table for each measured protocol except the plan's, which is the first one."""
     tables = []
     for protocol in compared.protocols[1:]:
         found = ((row.result(protocol), row.chosen(protocol)) for row in compared.rows)

@@ -41,7 +41,7 @@ _SCORES_AT_ONCE = 1 << 26
 def model_ranks(
     learner: Learner, version: Version, users: UserSplit, split: Split = "test"
 ) -> NDArray[np.float64]:
-    """Return expected 0-based ranks under a version of the model, or -1 without a held-out item.
+    """Return expected 0-based ranks under a version of the model. Users without an item get -1.
 
     Args:
         users: all users, in the order of the version's private vectors.
@@ -55,7 +55,7 @@ def model_ranks(
 def popularity_ranks(
     learner: Learner, version: Version, users: UserSplit, split: Split = "test"
 ) -> NDArray[np.float64]:
-    """Return expected 0-based ranks under the counts of holders. -1 without held-out item."""
+    """Return expected 0-based ranks under the counts of holders, as `model_ranks` does."""
     ranks = np.full(len(users), -1.0)
     holders = version.shared.holders
     if holders is None:
@@ -70,11 +70,11 @@ def popularity_ranks(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UserRanks:
-    """Every user's rank of its held-out item. -1 without one.
+    """Every user's rank of its held-out item, or -1 if it has no such item.
 
     Attributes:
-        model: under the version that was chosen, float64 (n_users,).
-        popularity: under the counts of holders, likewise.
+        model: the ranks under the chosen version, float64 (n_users,).
+        popularity: the ranks under the counts of holders, float64 (n_users,).
     """
 
     model: NDArray[np.float64]
@@ -91,7 +91,7 @@ def user_ranks(result: SimulationResult, split: Split = "test") -> UserRanks:
 
 
 def against_popularity(ranks: UserRanks, *, at: int, seed: int = 0) -> PairedBootstrap:
-    """Compare the best version's NDCG with popularity's, over users.
+    """Compare the NDCG of the best version with the NDCG of popularity, over users.
 
     Args:
         at: the K of NDCG@K.
@@ -160,7 +160,7 @@ class SimulationResult:
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
-        """The measured protocols, beginning with the plan's."""
+        """The measured protocols. The plan's protocol is the first."""
         also = (found.protocol for report in self.rounds for found in report.also)
         return tuple(dict.fromkeys((self.settings.evaluation.protocol, *also)))
 
@@ -222,7 +222,7 @@ class SimulationResult:
 
     @property
     def shortfall(self) -> str:
-        """Return a warning if popularity is as good as the chosen version, or nothing."""
+        """Return a warning if popularity is as good as the chosen version, else an empty string."""
         report = self.best_report
         validation = None if report is None else report.validation
         return shortfall(self.settings.plan, validation, self.evaluation, self.rounds)
@@ -317,7 +317,7 @@ class SimulationResult:
         return protocol_cautions(plan, self.users, len(self.catalogue), self.protocols)
 
     def no_learning(self) -> Rates | None:
-        """Return the rates that the leak gives without learning, or None without a leak.
+        """Return the rates that the leak gives without learning, or None if there is no leak.
 
         The leak is that of the protocol "paper", computed by `fedrec.evaluation.chance`.
         """

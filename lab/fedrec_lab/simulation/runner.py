@@ -38,7 +38,7 @@ def given_or_read(
     """Return the data that were given, else those that the settings name.
 
     Raises:
-        SettingsError: one of two that belong together is missing, or no file is named.
+        SettingsError: only one of users and catalogue is given, or the settings name no file.
         DataError: the file cannot be used.
     """
     if (users is None) != (catalogue is None):
@@ -89,8 +89,8 @@ def simulate(
         TrainingError: training diverged. The folder's checkpoint is the version before.
         FolderInUse: another process trains in the run folder.
         StorageError: there is nothing to resume, or the disk is full.
-        VersionMismatch: the checkpoint has another format.
-        RefusedError: it was trained with other arithmetic, without acceptance.
+        VersionMismatch: the checkpoint has a different format.
+        RefusedError: the checkpoint was trained with different arithmetic, which was not accepted.
     """
     if resume and folder is None:
         raise SettingsError("Resuming needs the run folder of the stopped run.")

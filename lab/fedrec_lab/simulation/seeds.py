@@ -47,10 +47,11 @@ class OnValidation:
     """The results of a run on validation, without test.
 
     Attributes:
-        rates: of the best version, or None if training diverged.
-        popularity: rates of popularity, or None if they were not measured.
-        ranks: of every user's validation item, -1 without one. A miss has rank K.
-        note: why there are no rates, or how many values were clipped.
+        rates: the rates of the best version, or None if training diverged.
+        popularity: the rates of popularity, or None if they were not measured.
+        ranks: the rank of every user's validation item, or -1 if it has no such item. A miss has
+            rank K.
+        note: the reason why there are no rates, or the number of clipped values.
     """
 
     rates: Rates | None
@@ -67,7 +68,7 @@ class SeedResult:
         best_round: the version chosen on validation.
         n_rounds: number of rounds.
         rows: the result table on test, the model first. Empty for a trial.
-        validation: of a finished trial.
+        validation: the results of a finished trial on validation, or None.
     """
 
     seed: int
@@ -188,7 +189,7 @@ def settings_of_seeds(settings: Settings, seeds: Sequence[int]) -> dict[int, Set
     outside = [seed for seed in seeds if not 0 <= seed < 2**63]
     if outside:
         raise SettingsError(
-            f"{outside[0]} is no seed.", remedy="A seed is an integer from 0 to 2^63 - 1."
+            f"{outside[0]} is not a valid seed.", remedy="A seed is an integer from 0 to 2^63 - 1."
         )
     values = settings.federation.model_dump()
     return {

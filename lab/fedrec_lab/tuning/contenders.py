@@ -32,7 +32,7 @@ class Contender:
 
 
 def settings_of_data(data: Path, algorithm: str) -> dict[str, object]:
-    """Return what `fedrec init --data DATA` writes about data, federation and algorithm."""
+    """Return the data, federation and algorithm settings of `fedrec init --data DATA`."""
     beside = data.parent / "catalogue.csv"
     starter = Starter(
         algorithm=algorithm,
@@ -69,8 +69,8 @@ def contenders_of(
     unknown = [name for name in names if name not in ALGORITHMS]
     if unknown:
         raise SettingsError(
-            f"--algorithms names {unknown[0]!r}, which is no algorithm.",
-            remedy=f"Known are {', '.join(ALGORITHMS)}.",
+            f"--algorithms names {unknown[0]!r}, which is not an algorithm.",
+            remedy=f"Choose one of: {', '.join(ALGORITHMS)}.",
         )
     # A stable sort: the others stay in their order.
     names.sort(key=lambda name: name != own)

@@ -37,7 +37,7 @@ def write_study(study: Study, folder: RunFolder) -> None:
 
 
 def trials_parquet(study: Study) -> bytes:
-    """Return a line for each trial and seed, with a column for each setting that was tried."""
+    """Return a line for each trial and seed. Each setting that was tried has a column."""
     keys = sorted({each.key for tried in study.tried.values() for each in tried})
     kinds = {"algorithm": "string", "trial": "int64", "seed": "int64"}
     kinds |= dict.fromkeys(keys, "string") | {"users": "int64"} | dict.fromkeys(RATES, "double")
@@ -89,7 +89,7 @@ def _trial_record(trial: Trial) -> dict[str, Any]:
 
 
 def text_of(study: Study) -> Iterator[str | TextTable]:
-    """Yield what people read: the table, notes, and the best settings as a file takes them."""
+    """Yield the report for a terminal: table, notes and the best settings as lines of a file."""
     if not study.trials:
         return
     best, at, popularity = study.best, study.at, study.popularity

@@ -138,10 +138,10 @@ def _is_valid(load: Load, key: str, value: Value) -> bool:
 
 
 def given_settings(given: Sequence[str], load: Load) -> tuple[TriedSetting, ...]:
-    """Return the settings of texts like ``algorithm.alpha=1,10``, every value checked alone.
+    """Return the settings in strings like ``algorithm.alpha=1,10``, every value checked alone.
 
     Raises:
-        SettingsError: a text is malformed, or a value is not valid.
+        SettingsError: a string is malformed, or a value is not valid.
     """
     found: list[TriedSetting] = []
     for text in given:
@@ -214,7 +214,7 @@ class TrialSource:
         return {key: value for key, value in values.items() if value != self._own[key]}
 
     def wave(self) -> list[Values]:
-        """Return what is tried next, or nothing at the end. All of it must be told before more."""
+        """Return the values to try next, or none at the end. Tell all results before the next."""
         left = self._trials - len(self._known)
         if left <= 0:
             return []
@@ -297,7 +297,7 @@ class TrialSource:
         return None
 
     def _widened(self) -> Values | None:
-        """Return the best values with one beyond the edge of its list, or None."""
+        """Return the best values with one widened beyond its list, or None if there are none."""
         best = self._best()
         if best is None or len(self._known) < min(_WAVE, self.n_combinations):
             return None

@@ -74,8 +74,8 @@ def export_recovery(
     return Result(
         content={"file": str(file), "run": found.run, "round": round_id},
         text=(
-            f"Wrote {file}: run {found.run} up to round {round_id}. On the coordinator's",
-            "machine: fedrec coordinator recover SETTINGS.toml FILE",
+            f"Wrote {file}: run {found.run} up to round {round_id}. On the machine of",
+            "the coordinator: fedrec coordinator recover SETTINGS.toml FILE",
         ),
     )
 

@@ -77,7 +77,7 @@ def sizes(
         str, typer.Option(help="Share of the clients that may collude, at most .5.")
     ] = ".1",
     clients: Annotated[
-        int, typer.Option(min=0, help="Number of clients. 0 means the current members.")
+        int, typer.Option(min=0, help="Number of clients. If 0, uses the current members.")
     ] = 0,
     into: KeysFolder = AUTHORITY_FOLDER,
 ) -> Result:

@@ -23,7 +23,7 @@ def describe_keys(path: Path) -> list[Content]:
     """Return a description of a key file, or of every key file in a folder.
 
     Raises:
-        KeysError: when there is none, or one is damaged.
+        KeysError: if there is no key file, or a key file is damaged.
     """
     if not path.is_dir():
         return [_describe(path)]

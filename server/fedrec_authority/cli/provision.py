@@ -224,7 +224,7 @@ def _no_settings_to_add(path: Path, name: str) -> FedrecError:
 
     return SettingsError(
         f"{path} does not exist. A new kit needs the settings of the other kits.",
-        remedy="Give the federation's settings and the folder of its kits: `fedrec provision "
+        remedy="Pass the federation's settings and the folder of its kits: `fedrec provision "
         f"federation.toml --add {shlex.quote(name)} --into kits`.",
     )
 
@@ -238,7 +238,7 @@ def _result(
     *,
     is_added: bool = False,
 ) -> Result:
-    """Return the created kits, with further content and text."""
+    """Return the result of a command: the created kits, further content and text."""
     from fedrec_authority.provisioning import AUTHORITY_KIT, COORDINATOR_KIT, stays_here
 
     address = "" if is_added else settings.parties.address

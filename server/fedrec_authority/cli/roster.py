@@ -55,7 +55,7 @@ def admit(
         ),
     ] = None,
     users_cap: Annotated[
-        int, typer.Option(min=0, help="Maximum number of its users. 0 leaves it to the plan.")
+        int, typer.Option(min=0, help="Maximum number of its users. If 0, uses the plan's limit.")
     ] = 0,
     into: KeysFolder = AUTHORITY_FOLDER,
     no_rotate: NoRotate = False,
@@ -109,7 +109,7 @@ def replace_member(
     """Replace a member's keys by new ones of the same party. First compare their id.
 
     Use this for lost or stolen keys. Don't give the place to another party: its data would reveal
-    the old party's. Remove the old party and add the new one instead.
+    the data of the old party. Remove the old party and add the new one instead.
     """
     from fedrec.identity.public import PublicIdentity
 
@@ -126,7 +126,7 @@ def replace_member(
 def rotate(
     into: KeysFolder = AUTHORITY_FOLDER,
     epoch: Annotated[
-        int, typer.Option(min=0, help="Number of the epoch. 0 means the one after the last.")
+        int, typer.Option(min=0, help="Number of the epoch. If 0, uses the one after the last.")
     ] = 0,
     settings_file: Annotated[
         Path | None, typer.Option("--settings", metavar="FILE", help="Settings for a new run.")
@@ -143,14 +143,14 @@ def rotate(
         typer.Option(
             "--new-ca",
             help="After a theft of the authority's key for certificates: replace it and all "
-            "certificates, which are carried by hand. Run `fedrec stop` first.",
+            "certificates, which you copy by hand. Run `fedrec stop` first.",
         ),
     ] = False,
 ) -> Result:
     """Make the next epoch of the current members: a new group key and new protection keys.
 
     `fedrec keys authority run` delivers it to the coordinator, and members notice automatically.
-    With --settings it is for another run. Give these settings to all parties.
+    With --settings it is for a different run. Give these settings to all parties.
     """
     from fedrec.data import Catalogue
     from fedrec.listening import plain_host
@@ -178,7 +178,7 @@ def rotate(
     if renewed is not None:
         carry = list(_what_to_carry(folder, renewed))
     elif hosts:
-        carry = [f"Give {folder.coordinator_path} to the coordinator, and restart it."]
+        carry = [f"Copy {folder.coordinator_path} to the coordinator, and restart it."]
     return changed(into, "rotated", made, membership, carry)
 
 

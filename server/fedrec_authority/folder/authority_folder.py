@@ -141,7 +141,7 @@ class AuthorityFolder:
         """The roster of the last epoch of this folder, or None before the first.
 
         Raises:
-            KeysError: it is missing or damaged. Without it, new cells would be refused by members.
+            KeysError: the roster is missing or damaged. Without it, members would refuse new cells.
         """
         if not self.last_epoch:
             return None
@@ -176,10 +176,10 @@ class AuthorityFolder:
         return [int(path.stem) for path in rosters if path.stem.isdecimal()]
 
     def begin(self, plan: Plan, n_items: int) -> MemberRegister:
-        """Return the membership for a plan, with the known members.
+        """Return the membership for a plan. It has the known members.
 
         Raises:
-            KeysError: the folder belongs to another federation.
+            KeysError: the folder belongs to a different federation.
         """
         known, newest = (self.private / MEMBERSHIP_FILE).exists(), self.newest
         name = None if newest is None else newest.roster.federation
@@ -274,7 +274,7 @@ class AuthorityFolder:
         return find(fingerprint, self.membership.present, "members")
 
     def applicants(self) -> tuple[tuple[PublicIdentity, bytes], ...]:
-        """Return the applicants in the coordinator's last list, with consents as guests.
+        """Return the applicants in the coordinator's last list and their consents as guests.
 
         The proofs of their keys are checked.
         """

@@ -225,7 +225,7 @@ def _opened(path: Path, passphrase: str) -> dict[str, bytes]:
 
 
 def _is_ours(name: str) -> bool:
-    """Tell whether a file may be restored: inside the folder, with a known name."""
+    """Return whether a file may be restored: inside the folder, with a known name."""
     if name in (*SECRETS, AUTHORITY_PUBLIC_FILE, EPOCH_FILE, *OPERATOR, INVITED):
         return True
     if name.startswith(RUN):

@@ -71,7 +71,7 @@ def make_epoch(
         SettingsError: the protection has no parameters for these vectors.
         KeysError: the members cannot form a roster, or a revealer or cells are missing, not
             expected, or too small.
-        RosterBreaksCells: the cells do not follow from the previous roster's.
+        RosterBreaksCells: the cells do not follow from those of the previous roster.
     """
     if (plan.authority_opens) != (revealer is not None):
         raise KeysError(

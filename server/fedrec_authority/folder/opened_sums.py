@@ -36,7 +36,8 @@ class RevealedRound(Record):
         refused: whether the answer was a refusal, which is final.
         cells: the cells whose sums were opened, or about to be, to count their holders or because
             the whole sum was unfit.
-        kept: digest of the contributions without those of unfit cells, or empty without any.
+        kept: digest of the contributions without those of unfit cells, or empty if no cell is
+            unfit.
     """
 
     round: RoundId
@@ -82,8 +83,8 @@ class OpeningState(StoredState):
 
     Attributes:
         head: the last statement that this key authority made, or knows of.
-        opened: of the last round that it opened.
-        revealed: rounds above `version` that it opened.
+        opened: the last round that it opened.
+        revealed: the rounds above `version` that it opened.
         refused_sums: sums in this epoch whose refusal told about the key.
         paused: cells that were paused in this epoch, by number.
         cell_counts: holders of each item by the cells that were counted in the run. See
@@ -98,7 +99,7 @@ class OpeningState(StoredState):
     cell_counts: FileRef | None = None
 
     def revealed_as(self, round_id: RoundId) -> RevealedRound | None:
-        """Return how a round above the current version was opened, or None."""
+        """Return the entry of a round above the current version, or None if it was not opened."""
         return next((entry for entry in self.revealed if entry.round == round_id), None)
 
     def in_epoch(self, epoch: int) -> Self:
@@ -107,9 +108,10 @@ class OpeningState(StoredState):
         return super().in_epoch(epoch).model_copy(update=kept)
 
     def left_for(self, first: Self) -> Self:
-        """Return the first state of another run.
+        """Return the initial state for another run.
 
-        Answers that reveal something about the epoch's key stay counted.
+        Within the same key epoch, the count of refused sums is kept, because each refusal reveals
+        something about the key. Paused cells stay paused.
         """
         same = first.epoch == self.epoch
         kept = {

@@ -33,7 +33,7 @@ def too_few_honest(n_clients: int, corrupt_share: Fraction, size: int) -> Fracti
 
 
 def size_needed(n_clients: int, corrupt_share: Fraction, bits: int) -> int | None:
-    """Return the smallest size for which the probability is below 2**-bits, or None."""
+    """Return the smallest size with a probability below 2**-bits, or None if there is none."""
     return next(
         (
             size
@@ -55,7 +55,7 @@ def cell_size_of(plan: Plan) -> int:
 
 
 def resumed(before: Partition, cell_id: int) -> Partition:
-    """Return a partition with a paused cell resumed. 0 changes nothing.
+    """Return a partition with a paused cell resumed. If the cell is 0, nothing changes.
 
     Raises:
         KeysError: the cell does not exist or is not paused.
@@ -138,7 +138,7 @@ def _with_new_cells(found: Partition, here: dict[ClientId, Standing], epoch: int
     number = len(fresh) // found.cell_size
     if not number:
         return found
-    # Members of retired cells are distributed among the new ones, which are whole without them.
+    # Members of retired cells are distributed among the new cells, which are complete already.
     dealt = [*fresh, *(one for one in core if found.since(one))]
     first = max((cell.id for cell in found.cells), default=0) + 1
     made = [

@@ -58,7 +58,7 @@ class MemberRegister:
         n_items: size of the catalogue.
         last_epoch: the highest epoch number so far, or 0.
         is_changed: whether members changed since that epoch.
-        cell_size: the size of the federation's cells, or 0 without cells.
+        cell_size: the size of the federation's cells, or 0 if there are no cells.
         members: current and former members, sorted by client id.
     """
 
@@ -94,7 +94,7 @@ class MemberRegister:
         return sum(member.is_present and not member.consent for member in self.members)
 
     def too_few(self) -> str:
-        """Return why no round can open with so few members, as text, or empty.
+        """Return the reason why no round can open with so few members, or empty if one can.
 
         Guests count towards a round's minimum only without cells.
         """
@@ -109,7 +109,7 @@ class MemberRegister:
         return f"No round opens: {lacking}." if lacking else ""
 
     def lacking_core(self) -> str:
-        """Return why no round can open with only guests, as text, or empty."""
+        """Return the reason why no round can open with only guests, or empty if one can."""
         if self.core >= self.cell_size:
             return ""
         return (
@@ -128,7 +128,7 @@ class MemberRegister:
             consent: its verified consent. A guest stays a guest.
 
         Raises:
-            KeysError: it is already a member with the same keys.
+            KeysError: the party is already a member with the same keys.
         """
         before = {member.client_id: member for member in self.members}
         known = before.get(identity.client_id)
@@ -244,11 +244,11 @@ def find(fingerprint: str, identities: Iterable[PublicIdentity], what: str) -> P
     """Return the identity whose client id begins with a person's input.
 
     Args:
-        fingerprint: at least `FEWEST_CHARS` hexadecimal characters. Spaces do not count.
+        fingerprint: the input, at least `FEWEST_CHARS` hexadecimal characters. Spaces do not count.
         what: a noun for the identities, for errors.
 
     Raises:
-        KeysError: the input is too short, or matches none or several. The message lists the
+        KeysError: the input is too short, or matches none or more than one. The message lists the
             candidates.
     """
     wanted = "".join(fingerprint.split()).lower()
@@ -256,18 +256,18 @@ def find(fingerprint: str, identities: Iterable[PublicIdentity], what: str) -> P
         raise KeysError(
             f"{fingerprint!r} is not a fingerprint of at least {FEWEST_CHARS} hexadecimal "
             "characters.",
-            remedy="Give as much of the client id as you compared with its owner.",
+            remedy="Pass as much of the client id as you compared with its owner.",
         )
     known = sorted(identities, key=lambda identity: identity.client_id)
     found = [identity for identity in known if identity.client_id.startswith(wanted)]
     if len(found) == 1:
         return found[0]
     shown = found or known
-    listed = "; ".join(f"{each.client_id} {each.label}".strip() for each in shown) or "nobody"
-    problem = "fits several" if found else "is nobody's"
+    listed = "; ".join(f"{each.client_id} {each.label}".strip() for each in shown)
+    problem = "more than one" if found else "none"
     raise KeysError(
-        f"{wanted} {problem} among the {what}: {listed}.",
-        remedy="Compare the client id with its owner again, and give more of it.",
+        f"{wanted} matches {problem} of the {what}: {listed or 'there are none'}.",
+        remedy="Compare the client id with its owner again, and pass more of it.",
     )
 
 

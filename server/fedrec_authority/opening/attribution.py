@@ -43,7 +43,7 @@ class CellFindings:
 
     Attributes:
         good: the contributions of cells with valid sums.
-        vectors: those sums.
+        vectors: the sums of those cells.
         unfit: the problem of each other cell.
     """
 
@@ -81,7 +81,7 @@ class Attribution:
         return before.intersection(self._by_cell(task))
 
     def is_of_use(self, task: Reveal) -> bool:
-        """Tell whether a round may be examined, and would still be a round without a cell.
+        """Return whether a round may be examined, and would still be a round without a cell.
 
         With one cell, or if all of them are needed, the key would be used for nothing.
         """
@@ -95,14 +95,14 @@ class Attribution:
         return self.is_enough(tuple(rest))
 
     def is_enough(self, contributions: Contributions) -> bool:
-        """Tell whether a sum of these contributions covers enough clients and cells."""
+        """Return whether a sum of these contributions covers enough clients and cells."""
         member = self._membership
         cells = whole_cells(member.roster.partition, [one.client_id for one in contributions])
         enough = len(list(cells)) >= fewest_cells(member.plan, member.roster.partition)
         return enough and self._core(contributions) >= member.minimum_summands
 
     def may_pause(self, task: Reveal, cells: Mapping[int, FedrecError]) -> bool:
-        """Tell whether this many cells may be paused in one epoch.
+        """Return whether this many cells may be paused in one epoch.
 
         Each reveals a little about the key.
         """
@@ -140,5 +140,5 @@ class Attribution:
         return len(core_among(self._membership.roster.partition, clients))
 
     def _paused_with(self, task: Reveal, cells: Mapping[int, FedrecError] | tuple[()]) -> set[int]:
-        """Return the paused cells, with those of this round from `cells` alone."""
+        """Return the paused cells. Those of this round are taken from `cells` alone."""
         return {one.cell for one in self._store.state.paused if one.round != task.round} | {*cells}

@@ -111,7 +111,7 @@ class Revealer:
         folder: the authority's folder. Members and plan are read again for every epoch.
         link: the coordinator.
         tell: called with events, in the revealer's thread.
-        new_run: leave its earlier run for the coordinator's.
+        new_run: whether to leave its earlier run for the coordinator's run.
         clock: the clock.
         sleep: the function that waits.
         jitter: draws from 0 to 1.
@@ -152,7 +152,7 @@ class Revealer:
         """Return after a number of seconds, or raise the error that ended the revealer.
 
         Raises:
-            FedrecError: it cannot, or must not, continue.
+            FedrecError: the revealer cannot, or must not, continue.
         """
         self._thread.join(seconds)
         if self._error is not None:

@@ -205,7 +205,7 @@ class Feed:
         self._news.wake_all()
 
     async def stream(self, last_id: str) -> AsyncGenerator[bytes, None]:
-        """Yield messages for one browser, at least one a second, until `close`.
+        """Yield messages for one browser until `close`. There is at least one a second.
 
         Args:
             last_id: the id of its last message, or empty.

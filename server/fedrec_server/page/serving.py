@@ -61,7 +61,7 @@ class Access:
         return self._sessions.new() if self._links.use_up(link) else None
 
     def allows(self, session: str) -> bool:
-        """Tell whether a token belongs to an active session."""
+        """Return whether a token belongs to an active session."""
         return self._sessions.knows(session)
 
 
@@ -99,7 +99,7 @@ def _digest(token: str) -> bytes:
 
 
 COOKIE = "__Host-fedrec-page"
-"""The prefix makes browsers refuse the cookie without TLS or from another host."""
+"""The prefix makes browsers refuse the cookie without TLS or from a different host."""
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 MOST_STREAMS = 32
@@ -156,7 +156,7 @@ class _Guarded:
 
         answer = self._inner
         if not self._is_own(Headers(scope=scope).getlist("host")):
-            answer = PlainTextResponse("The Host header names another server.\n", 421)
+            answer = PlainTextResponse("The Host header names a different server.\n", 421)
         await answer(scope, receive, with_headers)
 
     def _is_own(self, given: list[str]) -> bool:
@@ -257,7 +257,7 @@ def _may_look(request: Request, access: Access | None) -> bool:
 
 
 def _is_own_page(request: Request) -> bool:
-    """Tell whether a request comes from this server's own page, if the browser reports it."""
+    """Return whether a request comes from this server's own page, if the browser reports it."""
     if request.headers.get("sec-fetch-site") not in _OWN_PAGES:
         return False
     origin = request.headers.get("origin")
@@ -327,7 +327,7 @@ class Page:
         return f"{self.scheme}://{written_address(self.host, self.port)}/"
 
     def new_link(self) -> str:
-        """Return a token that lets one browser in, or empty if none is needed."""
+        """Return a token that lets one browser in, or empty if the page needs no token."""
         return "" if self._access is None else self._access.new_link()
 
     def start(self) -> None:

@@ -50,7 +50,7 @@ class Admission:
         """Refuse calls for another run."""
         if run != self._run.name:
             raise ProtocolError(
-                "The message is for another run than this coordinator's.",
+                "The message is for a different run than the one on this coordinator.",
                 remedy="Fetch the federation's description again.",
             )
 
@@ -72,7 +72,7 @@ class Admission:
         self._check_origin(header.federation, header.run, header.epoch)
         if header.catalogue_fingerprint != wanted.catalogue_fingerprint:
             raise CatalogueMismatch(
-                "The update was made with another catalogue.",
+                "The update was made with a different catalogue.",
                 remedy="Fetch the federation's catalogue.",
             )
         if header.plan_fingerprint != wanted.plan_fingerprint:
@@ -106,7 +106,7 @@ class Admission:
     def check_published_statement(
         self, statement: RevealStatement, former: tuple[PublicIdentity, ...] = ()
     ) -> bool:
-        """Tell whether the key authority published a round of this run, in any key epoch.
+        """Return whether the key authority published a round of this run, in any key epoch.
 
         Args:
             former: its earlier revealers.
@@ -115,10 +115,10 @@ class Admission:
             False if the signer is unknown.
 
         Raises:
-            FedrecError: it concerns something else, is a refusal, or has another signer.
+            FedrecError: the statement is unrelated, a refusal, or has a different signer.
         """
         if statement.federation != self._run.federation.identity.federation:
-            raise ProtocolError("The message is for another federation.")
+            raise ProtocolError("The message is for a different federation.")
         self.check_run(statement.run)
         present = self._run.federation.keys.roster.revealer
         if present is None or statement.refused:
@@ -136,7 +136,7 @@ class Admission:
             header.client_id != client_id
             or header.federation != self._run.federation.identity.federation
         ):
-            raise RefusedError("The update is not this client's.")
+            raise RefusedError("The update does not belong to this client.")
         self.check_run(header.run)
         self._check_signature(client_id, header.statement(), header.signature)
 
@@ -174,7 +174,7 @@ class Admission:
     def _check_origin(self, federation: str, run: str, epoch: int) -> None:
         wanted = self._run.federation.identity
         if federation != wanted.federation:
-            raise ProtocolError("The message is for another federation.")
+            raise ProtocolError("The message is for a different federation.")
         self.check_run(run)
         if epoch < wanted.epoch:
             # Not the sender's fault: it did not know about the change yet.
@@ -215,7 +215,7 @@ class Applications:
         Raises:
             InvitationUsed: another party applied with this invitation.
             BadSignature: a key was replaced, or another invitation signed it.
-            ProtocolError: it is not an application.
+            ProtocolError: the bytes are not an application.
             RefusedError: a member applies for anything but leaving its cell's core.
         """
         application = _read(raw)

@@ -79,7 +79,7 @@ class KeyRotation:
 
         Raises:
             ProtocolError: the epoch cannot follow the current one. The message has the reason.
-            StorageError: it cannot be made durable now. Nothing changed.
+            StorageError: the epoch cannot be made durable now. Nothing changed.
         """
         run = self._run
         try:

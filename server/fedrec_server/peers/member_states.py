@@ -26,7 +26,7 @@ STARTING_SECONDS = 600.0
 
 
 def member_states(run: LiveRun, counted: CountedUpdates) -> list[MemberState]:
-    """Return the members' states, by name, with absent members first."""
+    """Return the members' states sorted by name. Absent members come first."""
     presence, members = run.presence, run.federation.keys.roster.members
     live, awaited = presence.live(), missing(run.state, presence)
     found = []
@@ -131,7 +131,7 @@ def waits_for(
     presence: Presence,
     applied: Callable[[], Sequence[str]] = tuple,
 ) -> str:
-    """Return the missing clients and when each was last heard from, as text, or empty.
+    """Return the missing clients with the time of their last call, or empty if none is missing.
 
     If a member knows later rounds than this folder, the text reports that instead.
 
@@ -182,7 +182,7 @@ def labels_of(clients: Collection[ClientId], roster: Roster) -> list[str]:
 
 
 def unplaced(roster: Roster) -> str:
-    """Return which members are in no sum yet, and how many more must join, or empty."""
+    """Return the members outside every sum and why, or empty if there are no such members."""
     names = labels_of([one.client_id for one in roster.unplaced], roster)
     return f"{_some(names)}: {roster.why_unplaced()}" if names else ""
 

@@ -47,7 +47,7 @@ class RememberedUpdates:
         return Remembered(acknowledged_round=round_id, acknowledged_digest=digest)
 
     def differs(self, client_id: ClientId, remembered: Remembered) -> bool:
-        """Tell whether the client remembers another last update than this coordinator does."""
+        """Return whether the client remembers a different last update than the coordinator."""
         return self.of(client_id) != replace(remembered, statement=None, header=None)
 
     async def answer(self, client_id: ClientId, remembered: Remembered) -> Latest | None:
@@ -70,8 +70,8 @@ class RememberedUpdates:
         """Examine a member's evidence of rounds that this folder may not know.
 
         Raises:
-            FedrecError: it is not a statement of this run's key authority, or not the member's
-                update.
+            FedrecError: the evidence is not a statement of this run's key authority, or not the
+                member's update.
         """
         if remembered.statement is not None:
             await self._hear(client_id, remembered.statement)
@@ -92,7 +92,7 @@ class RememberedUpdates:
             self.halt(statement.round)
 
     def _is_news(self, client_id: ClientId, statement: RevealStatement) -> bool:
-        """Tell whether a statement of the key authority is about a round that is unknown here.
+        """Return whether a statement of the key authority is about a round that is unknown here.
 
         The same statement on the round in progress may still arrive if all updates are here. Once
         the authority has accepted the published round, it does not.
@@ -101,7 +101,7 @@ class RememberedUpdates:
             client_id: the client that shows it.
 
         Raises:
-            FedrecError: it is not a statement of this run's key authority.
+            FedrecError: this run's key authority did not make the statement.
         """
         state = self._run.state
         current = state.current
@@ -142,7 +142,7 @@ class RememberedUpdates:
         """Store a member's last update that a recovered folder lacks.
 
         Raises:
-            FedrecError: the member did not sign it, or for another run.
+            FedrecError: the member did not sign the update, or signed it for a different run.
         """
         run, known = self._run, self._latest.get(client_id)
         if header.round > run.state.recovered or (known is not None and known[0] >= header.round):

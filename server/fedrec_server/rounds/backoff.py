@@ -82,7 +82,10 @@ def pause_seconds(rules: Rules, in_row: int) -> float:
 
 
 def _unit(rules: Rules, client_id: ClientId) -> frozenset[ClientId]:
-    """Return the clients without which a client does not count: its cell's core, or only itself."""
+    """Return the clients that must all respond for this client's update to count.
+
+    These are the core of its cell, or the client itself if it has no cell or is a guest.
+    """
     cell = rules.partition.cell_of(client_id) if rules.partition.cell_size else None
     if cell is None or client_id in cell.guests:
         return frozenset({client_id})

@@ -57,7 +57,7 @@ class CollectingEnded:
     """The contribution list is final, and the sum can be computed.
 
     Attributes:
-        left_out: clients whose updates start from another model than most, or whose cell isn't
+        left_out: clients whose updates start from a different model than most, or whose cell isn't
             complete.
     """
 

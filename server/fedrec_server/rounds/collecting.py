@@ -66,8 +66,8 @@ def uploaded(state: State, event: Uploaded) -> Step:
     """Count an update. The last awaited one ends the collecting.
 
     Raises:
-        RoundError: the round does not accept it, or another update of the client counts.
-        ProtocolError: it was made for another round, kind or model.
+        RoundError: the round does not accept the update, or another update of the client counts.
+        ProtocolError: the update was made for a different round, kind or model.
     """
     header = event.header
     round_, counted = taken(state, header)
@@ -135,9 +135,9 @@ def _round_for(state: State, header: UploadHeader) -> Round:
         )
     if state.base_state not in (None, header.base_state):
         raise ProtocolError(
-            f"The update starts from another model than version {round_.base_round}.",
-            remedy="This client's shared model differs from the others'. Keep its state folder "
-            "and tell the operator. An intact copy of the folder can continue.",
+            f"The update starts from a different model than version {round_.base_round}.",
+            remedy="This client's shared model differs from that of other clients. Keep its state "
+            "folder, and tell the operator. An intact copy of the folder can continue.",
         )
     return round_
 

@@ -31,7 +31,7 @@ from fedrec_server.rounds.state import (
 from fedrec_server.rounds.steps import arrived
 
 EPOCH_CHANGED = "the key epoch changed"
-"""A reason to abandon a round that is no client's fault. It does not count against the run."""
+"""A reason to abandon a round that no client caused. It does not count against the run."""
 
 OUT_OF_BOUNDS = "the sum is out of bounds, and one of these clients caused it"
 REFUSED = "the key authority refused the sum"

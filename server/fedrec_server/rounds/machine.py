@@ -59,9 +59,9 @@ def step(state: State, event: Event) -> Step:
     """Return the next state and the changes to store.
 
     Raises:
-        RoundError: when the round's current state does not allow the event.
-        ProtocolError: when an update was made for another round, kind or model.
-        RefusedError: when this client may not cause the event.
+        RoundError: if the round's current state does not allow the event.
+        ProtocolError: if an update was made for a different round, kind or model.
+        RefusedError: if this client may not cause the event.
     """
     match event:
         case Tick():

@@ -40,9 +40,9 @@ def statement_received(state: State, event: StatementReceived) -> Step:
     """Publish a round on the key authority's statement, or abandon it if that is a refusal.
 
     Raises:
-        RoundClosed: when the round is not being revealed.
-        RefusedError: when another party made the statement.
-        ProtocolError: when what it opened is not with it, or does not fit the count.
+        RoundClosed: if the round is not being revealed.
+        RefusedError: if a different party made the statement.
+        ProtocolError: if the opened sum is not attached, or is inconsistent with the count.
     """
     round_, said = state.current, event.statement
     if round_ is None or round_.phase != "revealing" or said.round != round_.number:
@@ -148,10 +148,10 @@ def report_received(state: State, event: ReportReceived) -> Step:
     """Keep a client's report on the published sum. Reports after an agreement are ignored.
 
     Raises:
-        NotInRoster: when its sender is not a member.
-        RoundError: when the round is not published.
-        ProtocolError: when it does not fit the count.
-        ConflictingUpload: when the client reported something else before.
+        NotInRoster: if the report's sender is not a member.
+        RoundError: if the round is not published.
+        ProtocolError: if the report is inconsistent with the count.
+        ConflictingUpload: if the client reported something else before.
     """
     report, waiting = event.report, state.reporting
     if report.client_id not in state.roster:

@@ -169,7 +169,7 @@ NOT_ENOUGH = "clients"
 
 
 def awaited(state: State, live: frozenset[ClientId]) -> str:
-    """Return what must be there before the next round opens, for operators.
+    """Return the condition for opening the next round, as text for operators.
 
     Empty if nothing is missing.
     """

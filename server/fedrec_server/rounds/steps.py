@@ -93,8 +93,8 @@ def hear(
         may_join: whether a client that was not asked may take part.
 
     Raises:
-        RoundClosed: when the step is over, has not begun, or is not for this client.
-        ConflictingUpload: when the client sent something else before.
+        RoundClosed: if the step is over, has not begun, or is not for this client.
+        ConflictingUpload: if the client sent something else before.
     """
     message, client_id = event.message, event.message.client_id
     kept = round_.sent(message.step).get(client_id)
@@ -125,7 +125,7 @@ def check_sender(rules: Rules, round_: Round, client_id: ClientId) -> None:
     """Refuse a vector that a round does not accept.
 
     Raises:
-        RoundClosed: when the round collects no vectors now, or none from this client.
+        RoundClosed: if the round collects no vectors now, or none from this client.
     """
     if round_.phase != rules.steps.vector.phase:
         raise RoundClosed(f"Round {round_.number} does not collect vectors now.")
@@ -144,7 +144,7 @@ def close(
         charged: whether the privacy ledger counts the round from now on.
 
     Raises:
-        RoundError: when fewer are left than a sum requires. Clients whose vector is in the sum may
+        RoundError: if fewer are left than a sum requires. Clients whose vector is in the sum may
             drop out.
     """
     if round_.phase != event.phase:

@@ -94,7 +94,7 @@ class LiveRun:
         """Return a counted update's bytes.
 
         Raises:
-            DamagedFile: it is no longer readable.
+            DamagedFile: the update is no longer readable.
         """
         name = update_name(header.round, header.client_id)
         return self.store.spool.read(name, header.blob)

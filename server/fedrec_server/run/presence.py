@@ -56,7 +56,7 @@ class Presence:
         self._ended.pop(client_id, None)
 
     def reports(self, client_id: ClientId, version: RoundId) -> bool:
-        """Record a model that is newer than the run. Return whether that is news."""
+        """Record a client's model that is newer than the run. Return whether its version is new."""
         is_news = self._versions.get(client_id) != version
         self._versions[client_id] = version
         return is_news
@@ -86,7 +86,7 @@ class Presence:
         self._ended[client_id] = Goodbye(at=self._clock.now(), code=code, had_begun=had_begun)
 
     def goodbye_of(self, client_id: ClientId) -> Goodbye | None:
-        """Return the goodbye of a client that ended, or None."""
+        """Return the goodbye of a client, or None if the client has not ended."""
         return self._ended.get(client_id)
 
     def gone(self) -> frozenset[ClientId]:

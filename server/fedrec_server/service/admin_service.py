@@ -94,7 +94,7 @@ class AdminService(AdminServicer):
         return admin_pb2.InstallEpochReply(epoch=epoch, began=began)
 
     async def OpenPage(self, request: Message, context: Message) -> Message:
-        """Return the page's address, with a link if access needs one."""
+        """Return the page's address. It has a token if access needs one."""
         if self._page is None:
             raise SettingsError(
                 "This coordinator serves no page.",

@@ -50,7 +50,7 @@ class StreamLimits:
         """Count one stream of a caller while it is open.
 
         Raises:
-            TooLarge: when the caller already has too many open.
+            TooLarge: if the caller already has too many open.
         """
         if self._open[caller] >= self._most:
             raise TooLarge(
@@ -117,7 +117,7 @@ async def next_part(parts: AsyncIterator[Message], kind: str) -> Message:
     """Return the next part of a stream, which must be of this kind.
 
     Raises:
-        ProtocolError: when it is of another kind, or the stream has ended.
+        ProtocolError: if the part is of a different kind, or the stream has ended.
     """
     try:
         return _expect(await anext(parts), kind)
@@ -129,7 +129,7 @@ async def chunks_of(parts: AsyncIterator[Message | ByteChunk]) -> AsyncIterator[
     """Yield the rest of a stream, which must consist of chunks.
 
     Raises:
-        ProtocolError: when it has another part.
+        ProtocolError: if a part is not a chunk.
     """
     async for part in parts:
         if not isinstance(part, ByteChunk):
@@ -143,7 +143,7 @@ def _expect(part: Message, kind: str) -> Message:
     """Return the content of a part, which must be of this kind.
 
     Raises:
-        ProtocolError: when it is of another kind.
+        ProtocolError: if the part is of a different kind.
     """
     found = "chunk" if isinstance(part, ByteChunk) else part.WhichOneof("part")
     if found != kind:

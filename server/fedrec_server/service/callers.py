@@ -58,8 +58,8 @@ class Caller:
         """Refuse a message in another party's name.
 
         Raises:
-            WrongIdentity: the client id in the message, its header or its statement is not the
-                caller's.
+            WrongIdentity: the client id in the message, its header or its statement is not the id
+                of the caller.
         """
         fields = message.DESCRIPTOR.fields_by_name
         if "part" in message.DESCRIPTOR.oneofs_by_name:
@@ -68,7 +68,7 @@ class Caller:
                 self.check_named(getattr(message, part))
         elif "client_id" in fields and message.client_id != self.client_id:
             raise WrongIdentity(
-                f"A message of {message.client_id[:16]!r} came from {self.client_id[:16]}."
+                f"The message names {message.client_id[:16]!r}, but {self.client_id[:16]} sent it."
             )
 
 
@@ -112,7 +112,7 @@ class Callers:
         if key in self._operators_keys():
             return Caller(role="operator", client_id=ClientId(""))
         raise NotInRoster(
-            f"The certificate's key is not a member's in epoch {roster.epoch}, nor an operator's."
+            f"The certificate belongs to no member in epoch {roster.epoch}, and to no operator."
         )
 
     def name_of(self, context: Context) -> str:

@@ -90,7 +90,7 @@ def own_credentials(settings: CoordinatorSettings, roster: Roster) -> Credential
     """Return the coordinator's TLS credentials, issued by the authority of its roster.
 
     Raises:
-        KeysError: the file cannot be used, or is from another authority.
+        KeysError: the file cannot be used, or is from a different authority.
         CertificateExpired: this machine's clock is outside its dates.
     """
     found = Credentials.load(Path(settings.certificate), _SETTING)
@@ -106,7 +106,7 @@ def listen(server: Any, settings: CoordinatorSettings, own: Credentials) -> str:
     """Bind the port. Return `host:port` with the actual port.
 
     Raises:
-        SettingsError: when the port is not free.
+        SettingsError: if the port is not free.
     """
     address = written_address(settings.host, settings.port)
     credentials = grpc.ssl_server_credentials(
@@ -117,7 +117,7 @@ def listen(server: Any, settings: CoordinatorSettings, own: Credentials) -> str:
     except RuntimeError:
         raise SettingsError(
             f"coordinator.port: {address} cannot be opened. Another process has the port, or the "
-            "address is not this machine's.",
+            "address does not belong to this machine.",
             remedy="Stop the other process, or choose another port (0 takes a free one).",
         ) from None
     return written_address(settings.host, port)

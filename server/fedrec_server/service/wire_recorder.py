@@ -32,7 +32,7 @@ class WireRecorder(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is
         max_bytes: the largest size of the file.
 
     Raises:
-        StorageError: when the file cannot be created.
+        StorageError: if the file cannot be created.
     """
 
     def __init__(self, folder: Path, *, max_bytes: int) -> None:

@@ -269,7 +269,7 @@ class Spool:
         """Return a whole file.
 
         Raises:
-            DamagedFile: it is missing or does not match its row.
+            DamagedFile: the file is missing or does not match its row.
         """
         try:
             data = (self._folder / name).read_bytes()
@@ -283,7 +283,7 @@ class Spool:
         """Open a file for reading in pieces, after comparing it with its row.
 
         Raises:
-            DamagedFile: it is missing or does not match its row.
+            DamagedFile: the file is missing or does not match its row.
         """
         try:
             found = OpenFile(self._folder / name, expected.length)
@@ -296,7 +296,7 @@ class Spool:
         """Compare a file with its row, without holding it in memory.
 
         Raises:
-            DamagedFile: it is missing or does not match its row.
+            DamagedFile: the file is missing or does not match its row.
         """
         found = blake3()
         for piece in self.chunks(name):

@@ -230,7 +230,7 @@ def last_round(rows: sqlite3.Connection) -> RoundId:
 
 
 def kept_files(rows: sqlite3.Connection) -> Iterator[tuple[str, Blob]]:
-    """Yield files that outlive their round, with their expected lengths and digests."""
+    """Yield the name, expected length and digest of each file that outlives its round."""
     query = "SELECT * FROM rounds WHERE phase = 'published' AND blob_name IS NOT NULL"
     for row in rows.execute(query):
         yield row["blob_name"], Blob(length=row["blob_length"], digest=row["blob_digest"])
@@ -242,7 +242,7 @@ def kept_files(rows: sqlite3.Connection) -> Iterator[tuple[str, Blob]]:
 
 
 def sums_before(rows: sqlite3.Connection, n_kept: int) -> tuple[RoundId, list[str]]:
-    """Return the newest round whose sum may go, with the files of its sum and earlier ones."""
+    """Return the newest round whose sum may be deleted, and the files of all sums up to it."""
     query = "SELECT round FROM rounds WHERE phase = 'published' ORDER BY round DESC LIMIT ?, 1"
     last = RoundId(number(rows, query, n_kept))
     query = "SELECT blob_name FROM rounds WHERE blob_name IS NOT NULL AND round <= ?"
@@ -250,7 +250,7 @@ def sums_before(rows: sqlite3.Connection, n_kept: int) -> tuple[RoundId, list[st
 
 
 def files(rows: sqlite3.Connection) -> Iterator[tuple[str, Blob]]:
-    """Yield all files that a copy of the rows needs, with their expected lengths and digests."""
+    """Yield the name, expected length and digest of each file that a copy of the rows needs."""
     yield from kept_files(rows)
     round_ = _current(rows)
     if round_ is None:
@@ -317,7 +317,7 @@ def _published_row(rows: sqlite3.Connection, published: int) -> sqlite3.Row | No
 
 
 def _known(row: sqlite3.Row | None) -> KnownModel | None:
-    """Return what is known about the model after a published round."""
+    """Return the known facts about the model after a published round, or None."""
     if row is None or row["known_epoch"] is None:
         return None
     return KnownModel(epoch=row["known_epoch"], digest=row["known_tag"])
@@ -363,6 +363,6 @@ def _last_count(
 
 
 def number(rows: sqlite3.Connection, query: str, *values: str | int) -> int:
-    """Return the number that a query selects, or 0 without a row."""
+    """Return the number that a query selects, or 0 if it selects no row."""
     row: Sequence[int | None] | None = rows.execute(query, values).fetchone()
     return (row and row[0]) or 0

@@ -72,7 +72,7 @@ class SqliteStore(Store):
 
     Raises:
         FolderInUse: another process holds the folder.
-        SettingsError: it belongs to another run, or is not writable.
+        SettingsError: the folder belongs to a different run, or is not writable.
         StorageError: the disk is full, or the database is damaged or of a newer version.
     """
 
@@ -268,7 +268,7 @@ class SqliteStore(Store):
         """Delete files that no row names, once all kept files match their rows.
 
         Raises:
-            DamagedFile: one does not match. Nothing was deleted.
+            DamagedFile: a kept file does not match its row. Nothing was deleted.
         """
         for name, blob in self._read(lambda rows: list(reading.kept_files(rows))):
             self.spool.check(name, blob)
@@ -393,7 +393,7 @@ class SqliteStore(Store):
             problems.append(f"epoch {epoch} is older than {self._meta('epoch')}")
         if problems:
             raise SettingsError(
-                f"coordinator.state belongs to another run ({'; '.join(problems)}).",
+                f"coordinator.state belongs to a different run ({'; '.join(problems)}).",
                 remedy="Choose another folder for a new run, or restore the old settings. If you "
                 "changed none, start the fedrec release that began the run, because "
                 "another one trains differently.",
@@ -413,7 +413,7 @@ def _unmarked(error: OSError) -> DurabilityLost:
 
 
 def _is_for_want_of_space(error: sqlite3.DatabaseError, folder: Path) -> bool:
-    """Tell whether the disk was full, which SQLite may report as an I/O error."""
+    """Return whether the disk was full, which SQLite may report as an I/O error."""
     if code_of(error) == sqlite3.SQLITE_FULL:
         return True
     failed = code_of(error) & 0xFF == sqlite3.SQLITE_IOERR

@@ -31,7 +31,7 @@ from fedrec_server.store.writing import read_recovered
 
 
 def installed_bundle(folder: Path) -> bytes | None:
-    """Return the public bundle of the last installed epoch, or None.
+    """Return the public bundle of the last installed epoch, or None if no epoch was installed.
 
     The folder is only read. Problems of the database are reported by the process that opens it.
 

@@ -59,7 +59,7 @@ class PublishedRecord:
     blob: Blob
 
     def is_for(self, version: RoundId) -> bool:
-        """Tell whether a client at a version can apply this round next."""
+        """Return whether a client at a version can apply this round next."""
         return bool(self.name) and self.base_round <= version
 
 

@@ -82,8 +82,8 @@ class RecoveredRun:
     """The rows of a recovered folder.
 
     Attributes:
-        contributions: those of the last published round, or empty if unknown.
-        latest: members' last updates.
+        contributions: the contributions to the last published round, or empty if unknown.
+        latest: the last update of each member.
         sealed: the file of the round's sum, or None if unknown.
         model: the copy of the model after it, or None if members must send one.
         epoch: the current key epoch.
@@ -158,7 +158,7 @@ def write_learnt(
 
 
 def note_learnt(rows: sqlite3.Connection, before: Recovered) -> None:
-    """Move the start of the run's count to a later round."""
+    """Replace the stored progress before the first row by that of a later round."""
     rows.execute("UPDATE meta SET value = ? WHERE name = ?", (_written(before), _META))
 
 

@@ -37,7 +37,7 @@ class Collection(ABC):
         """Add a client's vector, stored in a file, to the sum of the counted ones.
 
         Raises:
-            FedrecError: it does not fit. The sum is unchanged.
+            FedrecError: the vector is inconsistent with the round. The sum is unchanged.
         """
 
     @abstractmethod
@@ -55,15 +55,15 @@ class Collection(ABC):
             round_: the round without the message.
 
         Raises:
-            FedrecError: when it does not fit. The collection is unchanged.
+            FedrecError: if the message is inconsistent with the round. The collection is unchanged.
         """
         raise _no_steps()
 
     def material(self, round_: Round, client_id: ClientId, step: str) -> bytes:
-        """Return what a participant needs for the current step.
+        """Return the data that a participant needs for the current step.
 
         Raises:
-            RoundClosed: when the step is not the current one, or not for this client.
+            RoundClosed: if the step is not the current one, or not for this client.
         """
         raise _no_steps()
 
@@ -75,7 +75,7 @@ class Collection(ABC):
         """Close the current step. Return the clients that it leaves out.
 
         Raises:
-            FedrecError: when the remaining clients cannot finish the round.
+            FedrecError: if the remaining clients cannot finish the round.
         """
         raise _no_steps()
 
@@ -108,8 +108,8 @@ class RunningSum(Collection):
         """Add an update to the sum of those counted so far.
 
         Raises:
-            MalformedUpdate: when it is malformed. The sum is unchanged.
-            DamagedFile: when a counted update is no longer readable.
+            MalformedUpdate: if the update is malformed. The sum is unchanged.
+            DamagedFile: if a counted update is no longer readable.
         """
         self._follow(counted)
         self._made().add_from(message)
@@ -119,7 +119,7 @@ class RunningSum(Collection):
         """Return the sum of exactly the counted updates, and release its memory.
 
         Raises:
-            DamagedFile: when one of them is no longer readable.
+            DamagedFile: if a counted update is no longer readable.
         """
         self._follow(counted)
         total = self._made().finish()

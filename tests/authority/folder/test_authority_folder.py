@@ -135,7 +135,7 @@ def test_people_are_found_by_what_was_compared():
     known = named("a" * 16 + "1", "a" * 16 + "2", "b" * 16)
     assert find("bbbb bbbb bbbb BBBB", known, "applicants") is known[2]
     assert find("a" * 16 + "1", known, "applicants") is known[0]
-    with pytest.raises(KeysError, match="fits several among the applicants") as several:
+    with pytest.raises(KeysError, match="matches more than one of the applicants") as several:
         find("a" * 16, known, "applicants")
     assert known[0].client_id in several.value.message
     assert known[2].client_id not in several.value.message

@@ -142,7 +142,7 @@ def test_a_round_that_others_agreed_on_otherwise(tmp_path):
 
     world.link.published = published  # type: ignore[method-assign]
     world.then(LIE, "count")
-    with pytest.raises(SplitView, match="another list of keys"):
+    with pytest.raises(SplitView, match="different list of keys"):
         world.app().run()
     assert told(world) == [("split_view", "split_view")]
 

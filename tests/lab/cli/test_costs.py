@@ -11,7 +11,7 @@ def test_the_whole_table(fedrec):
     minutes, colr = (line.split() for line in lines if line.startswith("colr/rank-8"))
     assert minutes[1:] == ["published", "10.05", "169.29", "179.34"]
     assert colr[1:] == ["29648", "published", "0.07", "0.24-0.25", "3073", "116", "26.44"]
-    assert sum("by the paper's rules" in line for line in lines) == 12
+    assert sum("according to the paper's rules" in line for line in lines) == 12
 
 
 def test_some_rows_for_programs(fedrec):

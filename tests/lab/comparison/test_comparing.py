@@ -114,7 +114,7 @@ def test_a_difference_has_its_interval_where_users_ranks_are_known(measured):
             own, other = (rows[each].result(protocol).mean("ndcg") for each in ("fedmf", name))
             assert found.difference.estimate == pytest.approx(own - other, abs=1e-6)
             assert found.difference.low <= own - other <= found.difference.high
-    assert "difference: NDCG@10 of fedmf (colr) minus the row's" in result.table.to_text()
+    assert "difference: NDCG@10 of fedmf (colr) minus that of the row" in result.table.to_text()
 
 
 @pytest.mark.slow

@@ -112,7 +112,7 @@ def test_a_difference_stands_beside_its_column(table):
     assert found.headings[1:4] == ["full HR@10", "full NDCG@10", "full difference"]
     assert found.cells(found.rows[0])[3] == "-"
     assert found.cells(other)[3] == "+1.0000 [+1.0000, +1.0000]"
-    assert "NDCG@10 of fedmf | own minus the row's" in found.notes[0]
+    assert "NDCG@10 of fedmf | own minus that of the row" in found.notes[0]
     results = json.loads(found.to_json())["rows"]
     assert results[0]["results"]["full"]["difference"] is None
     assert results[1]["results"]["full"]["difference"] == {

@@ -147,7 +147,7 @@ def test_bit_flips_all_over_the_database(copied):
         try:
             asyncio.run(start())
         except SettingsError as error:
-            assert "belongs to another run" in error.message
+            assert "belongs to a different run" in error.message
         except (StorageError, DurabilityLost) as error:
             refused += 1
             # A digest that was flipped looks like the damage of its file.

@@ -43,11 +43,11 @@ def audit_wire(
         epochs: files and folders with the signed rosters of earlier key epochs.
 
     Raises:
-        SettingsError: when the settings are not for a coordinator.
-        DataError: when a given folder has nothing to read.
-        StorageError: when a recording or the coordinator's database is damaged.
-        KeysError: when a key epoch cannot be read.
-        BadSignature: when a roster is from another authority.
+        SettingsError: if the settings are not for a coordinator.
+        DataError: if a given folder has nothing to read.
+        StorageError: if a recording or the coordinator's database is damaged.
+        KeysError: if a key epoch cannot be read.
+        BadSignature: if a roster is from a different authority.
     """
     known = Known.of(settings, epochs)
     told = Truth.of(truth, known.item_ids) if truth else Truth()

@@ -105,7 +105,7 @@ def _of_blobs(
     # With indices in the clear, a sum has an entry for every index that any client sent.
     grows = kind == "sum" and known.protection.chosen.entries > 0
     if kind is not None and KINDS[kind].one_length and not grows:
-        # A count round's vector has another length than those of all other rounds.
+        # A count round's vector has a different length than the vectors of all other rounds.
         apart = known.counting if kind in ("update", "sum") else frozenset()
         problems += _uneven(name, sizes, apart)
         if kind == "update":
@@ -202,7 +202,7 @@ class ClientRow:
     """The traffic of one client.
 
     Attributes:
-        client_id: its fingerprint, or empty for callers without one.
+        client_id: its fingerprint, or empty for callers without a certificate.
         calls: the number of its calls.
         sent, received: bytes of its messages.
         updates: the number of updates that it sent.
@@ -223,7 +223,7 @@ class EpochRow:
 
     Attributes:
         roster: the source of its roster, or "not given" if the audit does not have it.
-        members: the number of members in the roster, 0 without it.
+        members: the number of members in the roster, or 0 if there is no roster.
         rotated: whether a later epoch began, with which its members destroyed its secrets.
         messages: the number of messages that name it.
         outsiders: the number of them whose signer is not in its roster.

@@ -35,7 +35,7 @@ from fedrec_lab.audit.wire.reading import PlainReader
 RosterSource = Literal["coordinator", "given", "recorded", "not given"]
 """The source of an epoch's roster. A recorded one counts because the authority signed it."""
 
-_REMEDY = "Give the rosters of this federation's authority: its folder keys/authority/rosters."
+_REMEDY = "Pass the rosters of this federation's authority: its folder keys/authority/rosters."
 
 
 @dataclass(slots=True)
@@ -70,15 +70,15 @@ class KnownEpochs:
         self.add(keys.roster, "coordinator")
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the known epochs with a roster, ascending."""
+        """Yield the known epochs with a roster in ascending order."""
         return iter(sorted(self._rosters))
 
     def add(self, roster: Roster, source: RosterSource) -> None:
         """Add a roster. If it is already here, nothing changes.
 
         Raises:
-            BadSignature: when it has no signature, or one from another authority.
-            KeysError: when it is from another federation, or differs from the one that is here.
+            BadSignature: if the roster has no signature, or one from a different authority.
+            KeysError: if the roster is from a different federation, or differs from the known one.
         """
         roster.verify(self._authority_key)
         if roster.federation != self._federation:
@@ -99,7 +99,7 @@ class KnownEpochs:
         """Add the bundles in a coordinator's folder.
 
         Raises:
-            KeysError, BadSignature: when one of them cannot be used.
+            KeysError, BadSignature: if a bundle cannot be used.
         """
         for path in sorted(state.glob("epochs/*")):
             if file_kind(path.relative_to(state).as_posix()) != "epoch bundle":
@@ -109,11 +109,11 @@ class KnownEpochs:
                 self.add(KeyEpoch.from_json(path.read_bytes()).roster, "coordinator")
 
     def add_given(self, places: Sequence[Path]) -> None:
-        """Add rosters and bundles from files, or from folders such as the authority's.
+        """Add rosters and bundles from files, or from folders such as the authority's folder.
 
         Raises:
-            DataError: when a folder has neither.
-            KeysError, BadSignature: when one of them cannot be used here.
+            DataError: if a folder has neither rosters nor bundles.
+            KeysError, BadSignature: if a roster or bundle cannot be used here.
         """
         for place in places:
             for path in _files(place):
@@ -167,7 +167,7 @@ class KnownEpochs:
         return known.revealer is not None and known.revealer.client_id == client_id
 
     def n_members(self, epoch: int) -> int:
-        """Return how many members an epoch has, or 0 without its roster."""
+        """Return the number of members of an epoch, or 0 if its roster is unknown."""
         known = self._rosters.get(epoch)
         return 0 if known is None else len(known.members)
 
@@ -189,7 +189,7 @@ def _files(place: Path) -> Iterable[Path]:
     if not found:
         raise DataError(
             f"{place} has no roster of a key epoch.",
-            remedy=f"Give the authority's folder, its {ROSTERS_FOLDER} or a file of an epoch.",
+            remedy=f"Pass the authority's folder, its {ROSTERS_FOLDER} or a file of an epoch.",
         )
     return sorted(found)
 
@@ -233,21 +233,21 @@ class Known:
 
     @classmethod
     def of(cls, settings: Settings, given: Sequence[Path] = ()) -> Self:
-        """Read what a coordinator with these settings has.
+        """Read the public knowledge of a coordinator with these settings.
 
         Args:
             given: files and folders with rosters of further key epochs.
 
         Raises:
-            SettingsError: when the settings name no catalogue.
-            DataError: when a given folder has no roster.
-            KeysError: when a key epoch cannot be read.
-            BadSignature: when a roster is from another authority.
+            SettingsError: if the settings name no catalogue.
+            DataError: if a given folder has no roster.
+            KeysError: if a key epoch cannot be read.
+            BadSignature: if a roster is from a different authority.
         """
         if settings.data.catalogue is None:
             raise SettingsError(
                 "data.catalogue is missing. An audit of the wire needs the coordinator's settings.",
-                remedy="Give the file with which `fedrec coordinator run` was started.",
+                remedy="Pass the file with which `fedrec coordinator run` was started.",
             )
         path = Path(settings.data.catalogue)
         catalogue = Catalogue.load(path)
@@ -300,7 +300,7 @@ class Known:
         }[what]
 
     def context_problem(self, context: bytes) -> str:
-        """Return what is wrong with a context, or an empty string if it has no key."""
+        """Return the problem of a context, or an empty string if it has no key."""
         try:
             self.protection.envelope(context)
         except FedrecError as error:

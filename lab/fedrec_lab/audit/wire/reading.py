@@ -75,7 +75,7 @@ class PlainReader:
         self._read: dict[bytes, BlobReading] = {}
 
     def read(self, blob: bytes) -> BlobReading:
-        """Try to read a blob in every way. A blob that is served again was tried before."""
+        """Return the reading of a blob. The result of a blob that is served again is reused."""
         mark = blake3(blob).digest()
         found = self._read.get(mark)
         if found is None:
@@ -92,7 +92,7 @@ class PlainReader:
         return found
 
     def vector(self, blob: bytes) -> NDArray[np.int64] | None:
-        """Return the vector, with or without an envelope before it, or None if there is none.
+        """Return the vector in a blob, which may have an envelope, or None if there is none.
 
         If a value is outside its segment's bounds, the bytes are not a vector. Random bytes have
         such values.
@@ -118,9 +118,9 @@ class BlobTally:
         readable: the number of them that decoded.
         values, not_zero: the number of decoded values, and of nonzero ones.
         incomplete: streams that ended before their announced length.
-        by_client: for each client the number of its blobs, and how many decoded.
-        signs: why bytes are not random, and in how many blobs.
-        shared_words: largest share of equal 8-byte words in the same places of two blobs.
+        by_client: the number of each client's blobs, and how many of them decoded.
+        signs: the reasons why bytes are not random, with the number of blobs for each.
+        shared_words: the largest share of equal 8-byte words in the same places of two blobs.
         copies: the number of blobs that another client sent before.
     """
 
@@ -238,7 +238,7 @@ class FieldTally:
 
     @property
     def all_lengths(self) -> tuple[int, ...]:
-        """Return the lengths that occurred, ascending."""
+        """Return the lengths that occurred in ascending order."""
         return tuple(sorted(set().union(*self._lengths.values())))
 
     @property

@@ -50,7 +50,7 @@ class Storage:
         """Read the folder and its database.
 
         Raises:
-            StorageError: when it is not there, or its database cannot be read.
+            StorageError: if the folder does not exist, or its database cannot be read.
         """
         folder = self.known.state
         if not folder.is_dir():

@@ -155,7 +155,7 @@ class Traffic:
 
     Attributes:
         known: the coordinator's side.
-        search: the data owners' side, or None without their data.
+        search: the data owners' side, or None if there is no such data.
         fields, blobs: the counts.
         problems: sentences about broken promises that are not about one field.
         unreadable: messages that are not part of the protocol, by method.
@@ -265,7 +265,7 @@ class Traffic:
         """Check a bundle from the authority."""
         problem = self.known.epochs.learn(blob)
         if problem:
-            self.problems[f"The bundle of InstallEpoch is for another federation: {problem}"] += 1
+            self.problems[f"InstallEpoch has a bundle for a different federation: {problem}"] += 1
 
     def _count(self, key: FieldKey, leaf: Leaf, call: _Call) -> None:
         if leaf.name == "Chunk.data":

@@ -65,8 +65,8 @@ class Truth:
                 it.
 
         Raises:
-            DataError: when a folder has no client data, or unreadable data.
-            StorageError: when a state is damaged.
+            DataError: if a folder has no client data, or unreadable data.
+            StorageError: if a state is damaged.
         """
         from fedrec.model.state import PrivateState, SharedState
 
@@ -80,7 +80,7 @@ class Truth:
             if not states and not files:
                 raise DataError(
                     f"{folder} has neither private states nor interactions.",
-                    remedy="Give clients' state folders or folders with their data (CSV).",
+                    remedy="Pass clients' state folders or folders with their data (CSV).",
                 )
             for path in states:
                 vectors.update(_vector_windows(PrivateState.open(path).tensors))
@@ -229,7 +229,7 @@ def _vector_windows(tensors: Mapping[str, Table] | Mapping[str, NDArray[Any]]) -
 
 
 def _history_windows(items: Sequence[int]) -> Iterator[bytes]:
-    """Yield eight consecutive items, ascending as programs store them, in both widths."""
+    """Yield runs of eight items as bytes. They are sorted, as programs store them."""
     places: NDArray[Any] = np.array(sorted(set(items)))
     for start in range(0, len(places) - ITEMS_IN_A_ROW + 1, ITEMS_IN_A_ROW):
         piece = places[start : start + ITEMS_IN_A_ROW]

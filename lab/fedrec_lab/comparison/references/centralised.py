@@ -41,7 +41,7 @@ from fedrec_lab.comparison.measurement import (
 from fedrec_lab.comparison.references.reference import Reference
 
 ROUNDS_BESIDE = TUNED["fedmf"].rounds.total
-"""The number of rounds if the run has another algorithm."""
+"""The number of rounds if the run has a different algorithm."""
 _WIDE_CLIP = 64.0
 _SUM_BITS = 61
 """Sums of all users' values stay inside signed words of 64 bits."""
@@ -49,7 +49,7 @@ _MOST_FRACTION_BITS = 40
 
 
 def centralised(settings: Settings, algorithm: AlgorithmSettings, *, rounds: int) -> Settings:
-    """Return a run's settings with another algorithm, all of whose data is in one place."""
+    """Return a run's settings with a different algorithm and all data in one place."""
     # Weighted users count as often as their weight.
     room = settings.federation.maximum_users * MOST_SAMPLES
     bits = min(_MOST_FRACTION_BITS, _SUM_BITS - room.bit_length())
@@ -158,7 +158,7 @@ class PooledModel:
         if own is not None:
             self.tensors["own_embedding"] = own.view(-1, own.shape[-1])
         self.tensors["item_embedding"] = shared.clone()
-        # Own rows are what is stored times this: so decay costs nothing for each of them.
+        # Own rows are what is stored times this: so decay needs no work for each of them.
         self._scale = 1.0
 
     @property
@@ -263,7 +263,7 @@ class CentRAP(Reference):
         """Train once for each seed. See `Reference.measure`.
 
         Raises:
-            TrainingError: it diverged.
+            TrainingError: training diverged.
         """
         return [found for seed in task.seeds for found in self._measure(task, seed)]
 
@@ -305,7 +305,7 @@ class _Run:
     """One training, and what it reached so far.
 
     Attributes:
-        best: by protocol, NDCG on validation, the round, the rates and the ranks on test.
+        best: for each protocol, the NDCG on validation, and the round, rates and ranks on test.
     """
 
     def __init__(self, learner: Learner, task: MethodTask, seed: int) -> None:

@@ -108,7 +108,7 @@ def improved(
 
 
 def torch_sparse(matrix: Any) -> torch.Tensor:
-    """Return a matrix of scipy's as one of torch's, in rows."""
+    """Return a scipy matrix as a torch matrix in compressed rows."""
     with warnings.catch_warnings():
         # Torch warns that the interface of its sparse matrices may change.
         warnings.simplefilter("ignore")
@@ -121,7 +121,7 @@ def torch_sparse(matrix: Any) -> torch.Tensor:
 
 
 def _sizes(held: Any) -> torch.Tensor:
-    """Return the number of interactions of each row, at least 1, (n, 1)."""
+    """Return the number of interactions of each row, or 1 if there are none, (n, 1)."""
     return torch.from_numpy(np.maximum(np.diff(held.indptr), 1).astype(np.float32))[:, None]
 
 

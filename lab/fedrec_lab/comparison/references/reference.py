@@ -61,11 +61,11 @@ class Reference(ABC):
 
     @abstractmethod
     def measure(self, task: MethodTask) -> list[Measurement]:
-        """Return what the method reaches under each protocol with each seed.
+        """Return the method's measurement under each protocol with each seed.
 
         Raises:
-            SettingsError: it cannot run here. The message and remedy become the row's note.
-            TrainingError: it diverged.
+            SettingsError: the method cannot run here. The message and remedy become the row's note.
+            TrainingError: training diverged.
             MeasurementStopped: the task was asked to stop.
         """
 
@@ -75,9 +75,9 @@ class RowSet:
     """The items that a method may use.
 
     Attributes:
-        suffix: of the method's name.
-        label: what is added to the method's label.
-        active: their positions in the catalogue, ascending.
+        suffix: the suffix of the method's name.
+        label: the suffix of the method's label.
+        active: the items' positions in the catalogue, in ascending order.
     """
 
     suffix: str
@@ -101,8 +101,8 @@ class ScoredReference(Reference):
     set of rows. The other seeds use its setting.
 
     Attributes:
-        seeded: whether another seed gives another model.
-        axes: what is tried.
+        seeded: whether the model depends on the seed.
+        axes: the settings to try.
     """
 
     seeded: ClassVar[bool] = False
@@ -110,10 +110,10 @@ class ScoredReference(Reference):
 
     @abstractmethod
     def prepare(self, users: UserSplit, n_items: int) -> Fit:
-        """Return what fits a setting.
+        """Return the function that fits the method with one setting.
 
         Args:
-            users: with `training_only` interactions: held-out items are absent.
+            users: the users with `training_only` interactions, without held-out items.
             n_items: the number of items. Each has a user.
         """
 

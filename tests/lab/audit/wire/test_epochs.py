@@ -212,7 +212,7 @@ def test_a_bundle_that_is_none_is_told(record, rotated, kind):
     bundle = rotated.foreign(3).to_json() if kind == "foreign" else b"a key, perhaps"
     install(recording, 1, bundle)
     (problem,) = problems_of(recording.traffic())
-    assert problem.startswith("The bundle of InstallEpoch is for another federation: ")
+    assert problem.startswith("InstallEpoch has a bundle for a different federation: ")
 
 
 def test_strangers_cannot_make_it_remember_any_number_of_epochs(record, rotated):
