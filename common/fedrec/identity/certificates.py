@@ -178,8 +178,7 @@ def key_of(certificate: bytes, what: str = "The certificate") -> bytes:
     """Return the public key that a certificate is for, as SubjectPublicKeyInfo.
 
     Raises:
-        KeysError: the bytes are not a certificate, or its key is of a kind that fedrec does not
-            use.
+        KeysError: the bytes are no certificate, or fedrec does not use keys of its kind.
     """
     try:
         key = parsed(certificate, what).public_key()

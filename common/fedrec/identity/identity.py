@@ -188,8 +188,7 @@ def known_identity(folder: Path, label: str = "") -> Identity:
         label: the label that the keys must have, or empty for any.
 
     Raises:
-        SettingsError: the path is not a client's folder, or the folder belongs to a different
-            client.
+        SettingsError: the path is not a client's folder, or belongs to a different client.
         KeysError: its keys are damaged or readable by other users.
     """
     if not (folder / KEY_FILE).exists() or any(folder.glob(REVEALER_SECRETS)):
