@@ -1,7 +1,7 @@
 """A study: algorithms with the settings that are tried for each, trained and ranked on validation.
 
-Every algorithm has the same number of trials, every trial the same seeds. What is tried follows
-from the study's seed and earlier results, so a resumed study goes through the same trials: it takes
+Every algorithm has the same number of trials, every trial the same seeds. The trials follow
+from the study's seed and earlier results, so a resumed study has the same trials: it takes
 finished ones from its folder, and trains the others.
 """
 
@@ -90,7 +90,7 @@ class Trial:
 
     @property
     def note(self) -> str:
-        """What a reader should know about its trainings."""
+        """Remarks about its trainings."""
         return "; ".join(dict.fromkeys(run.note for run in self.runs.values() if run.note))
 
     @property
@@ -102,7 +102,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyTask:
-    """What a study trains on, and where.
+    """The input of a study, and its folder.
 
     Attributes:
         sampler: None takes the grid where all its combinations are tried, else TPE.
