@@ -104,6 +104,7 @@ CLI = Script(
         "votes.tsv --into data": "votes.tsv --into voted",
         "check run.toml --items": "check plain.toml --items",
         "audit run.toml --only": "audit taught.toml --only",
+        "tune run.toml": "tune run.toml --trials 2",
         "--trials 40 --seeds 3": "--trials 3 --seeds 2",
         "--algorithms fedmf,fedals,ease,sketch": "--algorithms sketch,ease --trials 2",
         "topk --sample 4000": "topk --sample 20",

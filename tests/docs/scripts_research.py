@@ -103,6 +103,8 @@ COMPARE = Script(
         "run.toml --budget 8": "run.toml --seeds 1 --budget 1",
         "run.toml --diagnostics": "run.toml --seeds 1 --no-references --diagnostics",
         "fedals,sketch,ease,fedmf": "sketch,ease --trials 2",
+        "tune run.toml": "tune run.toml --trials 2",
+        "--trials 40": "--trials 3",
         "run.toml --seeds 5": "run.toml --seeds 5 --no-references",
         "--seeds 1,7,42": "--seeds 1,7,42 --no-references",
         "class Random": "import numpy as np\n\nfrom fedrec_lab.comparison.references.reference "

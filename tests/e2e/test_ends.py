@@ -100,12 +100,12 @@ def test_tune_shows_what_it_tried_and_under_nohup_nothing_stops_it(start, tmp_pa
     tune = ("tune", "run.toml", "--try", "algorithm.regularisation=20,30,40,50")
     settings(tmp_path, total=300)
     running: Command = start(tmp_path / "tune.log", *tune, under=("nohup",))
-    running.wait_for("1/5")
+    running.wait_for("fedals 1  ")
     running.process.send_signal(signal.SIGHUP)
-    running.wait_for("2/5")
+    running.wait_for("fedals 2  ")
     running.process.send_signal(signal.SIGTERM)
     assert running.ended() == 130, running.told
-    assert "as in the file" in running.out
+    assert "starting settings" in running.told and "--resume" in running.told
 
 
 @pytest.mark.slow

@@ -208,7 +208,13 @@ class Learner:
                 metrics += also.pop(self.server.plan.evaluation.protocol)
         if kind == "train":
             found = train_locally(
-                self.local, number, shared, users, private, participating, own_rows
+                self.local,
+                number,
+                shared,
+                users,
+                private,
+                participating=participating,
+                own_rows=own_rows,
             )
             changes = found.changes | self._evaluator.graded(shared, users, private)
             counts, private = found.counts, found.private

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -79,6 +80,21 @@ class Resources:
         )
 
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made(Generic[T]):
+    """A value that is kept, and the very objects that it was made from."""
+
+    source: tuple[object, ...]
+    value: T
+
+    def is_from(self, *source: object) -> bool:
+        """Tell whether the value was made from these objects, compared by identity."""
+        return all(one is other for one, other in zip(self.source, source, strict=True))
+
+
 class UserHalf:
     """Apply a plan to one party's users.
 
@@ -120,8 +136,8 @@ class UserHalf:
         self.on_device = DeviceTables(self.device, share)
         self._block_room: BlockRoom | None = None
         # One for measuring and one for training, if a client's own floor makes them differ.
-        self._cohorts: dict[bool, tuple[UserSplit, SharedState, OwnRows, Cohort]] = {}
-        self._fresh: dict[bool, tuple[SharedState, UserSplit, OwnRows, PrivateState]] = {}
+        self._cohorts: dict[bool, _Made[Cohort]] = {}
+        self._fresh: dict[bool, _Made[PrivateState]] = {}
         workers = resources.workers
         self.executor = (
             workers
@@ -214,8 +230,8 @@ class UserHalf:
             # These score all items from trained rows, and contain no row that is left out.
             own_rows = None
         known = self._fresh.get(own_rows is None)
-        if known is not None and known[0] is shared and known[1] is users and known[2] is own_rows:
-            return known[3]
+        if known is not None and known.is_from(users, shared, own_rows):
+            return known.value
         cohort = self.cohort(shared, users, own_rows)
         start = self._algorithm.start(shared, cohort.active, 0, self.device)
         tables = open_tables(private, self.room, self.on_device)
@@ -230,7 +246,7 @@ class UserHalf:
                 "singular, or a value of the published model isn't finite.",
                 remedy=self._algorithm.about.divergence_remedy,
             )
-        self._fresh[own_rows is None] = (shared, users, own_rows, fresh)
+        self._fresh[own_rows is None] = _Made(source=(users, shared, own_rows), value=fresh)
         return fresh
 
     def cohort(self, shared: SharedState, users: UserSplit, own_rows: OwnRows = None) -> Cohort:
@@ -241,12 +257,10 @@ class UserHalf:
                 these rows, so no other row is drawn as a negative or shrinks. An algorithm whose
                 sums couple all rows uses all of them, as if the other items had no holders.
         """
-        counted = shared.last_counted
-        found = self._cohorts.get(own_rows is None)
-        if found is not None:
-            known, version, rows, cohort = found
-            if known is users and version.last_counted is counted and rows is own_rows:
-                return cohort
+        source = (users, shared.last_counted, own_rows)
+        known = self._cohorts.get(own_rows is None)
+        if known is not None and known.is_from(*source):
+            return known.value
         active = self.server.active_items(shared)
         scarce = None
         if own_rows is not None and isinstance(self._algorithm, TrainedAlgorithm):
@@ -265,7 +279,7 @@ class UserHalf:
             needs_negatives=self._algorithm.negatives_per_positive > 0,
             left_out=scarce,
         )
-        self._cohorts[own_rows is None] = (users, shared, own_rows, cohort)
+        self._cohorts[own_rows is None] = _Made(source=source, value=cohort)
         return cohort
 
     def score_blocks(
@@ -365,6 +379,7 @@ def train_locally(
     shared: SharedState,
     users: UserSplit,
     private: PrivateState,
+    *,
     participating: NDArray[np.bool_] | None = None,
     own_rows: OwnRows = None,
 ) -> LocalRound:
@@ -377,15 +392,16 @@ def train_locally(
     Raises:
         TrainingError: values are no longer finite, or every user's loss exploded.
     """
+    algorithm, layout = half.server.algorithm, half.server.layout
     cohort = half.cohort(shared, users, own_rows)
     private = half.refreshed(shared, users, private, own_rows)
     start = replace(
-        half.server.algorithm.start(shared, cohort.active, number, half.device),
+        algorithm.start(shared, cohort.active, number, half.device),
         party_key=cohort.party_key,
     )
     found = half.executor.train(
         Job(
-            algorithm=half.server.algorithm,
+            algorithm=algorithm,
             accelerator=half.accelerator,
             start=start,
             cohort=cohort,
@@ -400,13 +416,9 @@ def train_locally(
     )
     sums, trained = found.sums, found.private
     n_idle_clipped = 0
-    if isinstance(half.server.algorithm, TrainedAlgorithm):
-        n_idle_clipped = sums.settle(
-            decaying(half.server.algorithm, start), shrinking(half.server.algorithm, start)
-        )
-    metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-    metrics[:_N_TRAINING] = found.metrics
-    n_trained, loss = int(metrics[0]), int(metrics[1])
+    if isinstance(algorithm, TrainedAlgorithm):
+        n_idle_clipped = sums.settle(decaying(algorithm, start), shrinking(algorithm, start))
+    n_trained, loss, n_clipped, n_clipped_users = map(int, found.metrics)
     wrong = ""
     if not sums.finite or not found.finite:
         wrong = "a value is no longer finite"
@@ -416,31 +428,33 @@ def train_locally(
         raise TrainingError(
             f"Training diverged in training round {shared.trained + 1} with {len(users)} users: "
             f"{wrong}. The version before this round is intact.",
-            remedy=half.server.algorithm.about.divergence_remedy,
+            remedy=algorithm.about.divergence_remedy,
         )
     changes = {
         tensor.name: sums[tensor.name].change.cpu().numpy().reshape(-1, *tensor.shape[1:])
-        for tensor in half.server.layout.tensors
+        for tensor in layout.tensors
     }
     counts = np.zeros(len(cohort.active), dtype=np.int64)
-    if half.server.layout.mechanism is not None:
+    if layout.mechanism is not None:
         # Clipped users are those whose change was shortened as a whole.
-        metrics[3] = sums.n_shrunk
+        n_clipped_users = sums.n_shrunk
     else:
         counts = sums.counts.cpu().numpy()
-        changes, n_clipped = half.server.algorithm.compress(changes, counts)
-        n_clipped += n_idle_clipped
-        metrics[2] = min(metrics[2] + n_clipped, n_trained * MAXIMUM_CLIPPED)
+        changes, n_compressed = algorithm.compress(changes, counts)
+        n_clipped += n_compressed + n_idle_clipped
+        n_clipped = min(n_clipped, n_trained * MAXIMUM_CLIPPED)
+    metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
+    metrics[:_N_TRAINING] = n_trained, loss, n_clipped, n_clipped_users
     active = half.server.active_items(shared)
     if len(cohort.active) < len(active):
         place = np.searchsorted(active, cohort.active)
-        per_item = {tensor.name for tensor in half.server.layout.tensors if tensor.per_item}
+        per_item = {tensor.name for tensor in layout.tensors if tensor.per_item}
         changes = {
             name: _among(values, place, len(active)) if name in per_item else values
             for name, values in changes.items()
         }
         counts = _among(counts, place, len(active))
-        if half.server.algorithm.kept_scores:
+        if algorithm.kept_scores:
             left_out = np.delete(active, place)
             chunks = half.chunks(cohort, participating)
             trained = _scored_at_home(half, shared, left_out, chunks, trained)
