@@ -43,6 +43,7 @@ DONE = (
     "lab/fedrec_lab/papers",
     "lab/fedrec_lab/reports",
     "lab/fedrec_lab/simulation",
+    "lab/fedrec_lab/tuning",
     "server/fedrec_authority",
     "server/fedrec_server",
 )

@@ -96,11 +96,11 @@ class _Attempts:
         self._reported: dict[str, int | str] = {}
 
     def was_reported(self, event: str, cause: int | str) -> bool:
-        """Tell whether the last event of this kind had this cause."""
+        """Return whether the last event of this kind had this cause."""
         return self._reported.get(event) == cause
 
     def is_news(self, event: str, cause: int | str) -> bool:
-        """Tell whether to report trouble, and remember it. News makes pauses short again."""
+        """Return whether to report trouble, and remember it. News makes pauses short again."""
         if self.was_reported(event, cause):
             return False
         self._reported[event], self.failed = cause, 0
@@ -156,8 +156,8 @@ class ClientApp:
         """Enrol, work until the run is over, and return its outcome.
 
         Args:
-            new_run: replace the state folder's run by the coordinator's. This consent is valid for
-                a single run: it is used up once this client participates.
+            new_run: replace the state folder's run by the coordinator's run. This consent is valid
+                for a single run: it is used up once this client participates.
 
         Raises:
             Stopped: a stop was requested. Everything is saved.
@@ -335,8 +335,8 @@ class ClientApp:
         issuer = read_issuer(Path(self._settings.client.authority_key))
         if found.roster.ca_sha256 != certificate_sha256(issuer):
             raise KeysError(
-                "client.authority_key: certificates of this federation come from another issuer "
-                "than this file names.",
+                "client.authority_key: certificates of this federation come from a different "
+                "issuer than this file names.",
                 remedy="Ask the data owners for authority.pub.json again.",
             )
         return found
@@ -464,7 +464,7 @@ class ClientApp:
         self._may_replace_run = False
 
     def _tell_tail(self, store: PrivateStore, journal: RoundJournal) -> None:
-        """Tell what this client's own scores are worth on its validation items."""
+        """Report the value of this client's own scores on its validation items."""
         if self._settings.client.tail and store.state.shared is not None:
             own = own_recommender(self._settings)
             journal.tell("tail_at_home", own.round, detail=str(own.tail))

@@ -114,7 +114,7 @@ def own_users(settings: Settings, held: HeldModel) -> UserSplit:
     Held-out interactions are separated only if training or the tail at home needs it.
 
     Raises:
-        StorageError: they are other users.
+        StorageError: the stored vectors belong to different users.
         DataError: the data cannot be used.
     """
     check_one_party(settings.data)
@@ -179,7 +179,7 @@ class Recommendations:
     """A user's recommendations, and the round of the model behind them.
 
     Attributes:
-        tail: about the items that don't travel, if `client.tail` is set.
+        tail: figures of the items that don't travel, if `client.tail` is set.
     """
 
     version: RoundId
@@ -266,7 +266,7 @@ def check_table(file: Path, *, force: bool = False) -> None:
     if form not in (".parquet", ".csv"):
         raise SettingsError(
             f"--to {file}: the ending sets the format, but is {form or 'missing'!r}.",
-            remedy="Give FILE.parquet or FILE.csv.",
+            remedy="Pass FILE.parquet or FILE.csv.",
         )
     if file.exists() and not force:
         raise DataError(
@@ -430,8 +430,8 @@ def export_model(
 
     Raises:
         StorageError: the state folder holds no model, or the files cannot be written.
-        DataError: there is already a model, or the folder is another run's.
-        VersionMismatch: the state folder, or the run's folder, has another format.
+        DataError: there is already a model, or the folder belongs to a different run.
+        VersionMismatch: the state folder, or the run's folder, has a different format.
         SettingsError: the model's parameter set no longer exists.
     """
     held = read_held_model(settings, which)
@@ -459,6 +459,6 @@ def _put_catalogue(catalogue: Catalogue, path: Path) -> None:
         catalogue.save(path)
     elif Catalogue.load(path).fingerprint() != catalogue.fingerprint():
         raise CatalogueMismatch(
-            f"{path} is another catalogue than the model's. Nothing was changed.",
+            f"{path} is not the catalogue of the model. Nothing was changed.",
             remedy="Choose the folder of this federation's run, or a new one.",
         )

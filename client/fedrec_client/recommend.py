@@ -71,7 +71,7 @@ def recommend(
     if [bool(user), bool(history), bool(similar)].count(True) != 1:
         raise SettingsError(
             "Exactly one of --user, --history and --similar is needed.",
-            remedy="Give --user ID, --history ITEM once for each item, or --similar ITEM.",
+            remedy="Pass --user ID, --history ITEM once for each item, or --similar ITEM.",
         )
     own = source / _CLIENT_FILE if source.is_dir() else source
     is_client = own.is_file()
@@ -132,7 +132,7 @@ def _check_known(model: Recommender, user: str, source: Path, *, is_client: bool
         )
         raise DataError(
             f"User {user!r} is not among the {len(model.user_ids)} users of {source}.",
-            remedy=f"Give an id as in the data{'' if is_client else new}.",
+            remedy=f"Pass an id as in the data{'' if is_client else new}.",
         )
 
 

@@ -183,7 +183,7 @@ def test_files_of_another_authority(tmp_path, start):
     kit = ours.path / "clients" / "a"
     with mistaken(kit / "invitation.pem", theirs.path / "clients" / "a" / "invitation.pem"):
         said = refused(ours.client("a", "mistaken a"), "keys")
-        assert "client.invitation: " in said and "another key authority than" in said
+        assert "client.invitation: " in said and "a different key authority than" in said
         assert "Take both from the authority that invited this client." in said
     for name in "abc":
         client = ours.client(name)

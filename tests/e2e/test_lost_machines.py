@@ -262,7 +262,7 @@ def test_a_run_goes_on_with_another_issuer(kits, start, tmp_path):
     hosts = hosts_of(certificate_in(kits / "authority" / "coordinator.pem"))
 
     told = fedrec(tmp_path, "keys", "rotate", "--new-ca")
-    assert "carried by hand" in told and "--operator NAME` again: maria" in told
+    assert "Copy the new ones by hand" in told and "--operator NAME` again: maria" in told
     made = kits / "authority"
     assert hosts_of(certificate_in(made / "coordinator.pem")) == hosts
     assert (made / "authority.pub.json").read_bytes() != before[made / "authority.pub.json"]

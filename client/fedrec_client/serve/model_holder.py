@@ -36,9 +36,9 @@ class ModelChange:
 
     Attributes:
         version: the served version, or None.
-        run: its run, or empty without one.
-        tail: about the items that don't travel, if `client.tail` is set.
-        problem: why a newer version is not served, or empty.
+        run: its run, or empty if there is none.
+        tail: figures of the items that don't travel, if `client.tail` is set.
+        problem: the reason why a newer version is not served, or empty.
     """
 
     version: RoundId | None
@@ -95,9 +95,9 @@ class ModelHolder:
     If a model cannot be read, the previous one stays in service, and reading is tried again.
 
     Args:
-        settings: the client's.
+        settings: the settings of the client.
         which: the model that measured best on validation, or the latest one.
-        on_change: called with each change.
+        on_change: a function that is called with each change.
         read_users: reads the users' data, as `read_users_apart` does.
     """
 
@@ -208,7 +208,7 @@ class ModelHolder:
 
 
 def _stamp(path: Path) -> _Stamp:
-    """Return a stamp that changes with a file's or folder's content, or None without it."""
+    """Return a stamp that changes with the content of a path, or None if there is nothing."""
     try:
         found = [os.stat(each) for each in (path, *sorted(path.rglob("*")))]
     except OSError:

@@ -46,7 +46,7 @@ class ServedModel:
             raise Refusal(
                 "unknown_user",
                 "The model's data has no such user of this client.",
-                "Give an id as in the data file, or a history for a new user.",
+                "Pass an id as in the data file, or a history for a new user.",
             )
         if question.user and not question.recent:
             return self._answer(wanted.for_users(own, question.user), unknown, basis="user")
@@ -56,7 +56,7 @@ class ServedModel:
             raise Refusal(
                 "never_learned",
                 "The model has learned no item of the history.",
-                "Give items that more users hold.",
+                "Pass items that more users hold.",
             )
         try:
             found = wanted.for_history(own, had)
@@ -141,5 +141,5 @@ def _unknown_item(missing: Sequence[str]) -> Refusal:
     return Refusal(
         "unknown_item",
         f"The model's catalogue does not have {shown}{more}.",
-        "Give items as in the catalogue, or set ignore_unknown = true to skip others.",
+        "Pass items as in the catalogue, or set ignore_unknown = true to skip others.",
     )

@@ -255,7 +255,7 @@ class ComparisonRow:
         label: the method, for people.
         samples: the samples for each protocol, one for each seed.
         note: a remark for readers.
-        differences: for each protocol, the NDCG of the first row minus the NDCG of this row.
+        differences: the NDCG of the first row minus the NDCG of this row, for each protocol.
             Absent if the ranks of single users are unknown.
     """
 

@@ -54,7 +54,7 @@ class SilosTail:
         shared: every user's validation rank under the shared model, float64 (n_users,). The
             protocol is `full`, and -1 means that there is no such item.
         crossed: the same with the tail, under the weight that the other half of the silo chose.
-        test: by protocol, ranks of test items without and with the tail.
+        test: the ranks of test items without and with the tail, by protocol.
     """
 
     silos: tuple[TailFigures, ...]
@@ -69,19 +69,19 @@ class SilosTail:
         return f"weight {found[0]}" if len(set(found)) == 1 else f"weights {'/'.join(found)}"
 
     def gain(self, at: int) -> PairedBootstrap | None:
-        """Return NDCG@K on validation with the tail minus without it, or None without items."""
+        """Return NDCG@K on validation with the tail minus without it, or None if none are left."""
         try:
             return paired_bootstrap(self.crossed, self.shared, at=at, n_resamples=RESAMPLES)
         except DataError:
             return None
 
     def helps(self, at: int) -> bool:
-        """Tell whether validation shows that the tail helps: the interval lies above 0."""
+        """Return whether validation shows that the tail helps: the interval lies above 0."""
         found = self.gain(at)
         return found is not None and found.difference.low > 0.0
 
     def verdict(self, at: int) -> str:
-        """Return what validation shows, as a sentence."""
+        """Return the result on validation as a sentence."""
         rows = max((silo.n_rows for silo in self.silos), default=0)
         if not rows:
             return "no item that doesn't travel has client.tail_minimum_users users at any silo."
@@ -111,10 +111,10 @@ def measure_silos(
     """Choose every silo's weight on its validation items, and rank its test items.
 
     Args:
-        private: of all users.
-        groups: positions of each silo's users.
-        least: `client.tail_minimum_users`.
-        protocols: under which test items are ranked.
+        private: the private state of all users.
+        groups: the positions of each silo's users.
+        least: the value of `client.tail_minimum_users`.
+        protocols: the protocols under which test items are ranked.
     """
     plan = learner.server.plan
     travelling = np.zeros(learner.server.n_items, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""What a study leaves: trials as Parquet, the best settings, figures and a table."""
+"""The results of a study: trials as Parquet, the best settings, figures and a table."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def text_of(study: Study) -> Iterator[str | TextTable]:
     yield (
         f"Best is {best.algorithm}. For the settings file:"
         if several
-        else ("Best; for the settings file:")
+        else "Best for the settings file:"
     )
     sections: dict[str, list[str]] = {}
     named = {"algorithm.name": best.algorithm, **best.tried} if several else best.values
@@ -154,7 +154,7 @@ def figures_of(study: Study) -> list[Figure]:
                 x_label="setting",
                 y_label="share of the variance of NDCG",
             )
-            caption = f"What share of the variance of {algorithm} the values of a setting explain."
+            caption = f"The share of the variance of {algorithm} that each setting explains."
             found.append(Figure(name=f"importance-{algorithm}", plot=plot, caption=caption))
         for each in tried:
             if done:

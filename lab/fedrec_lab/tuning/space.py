@@ -1,4 +1,4 @@
-"""What a study tries: settings with their values, and what comes next."""
+"""The search of a study: settings with their values, and the values to try next."""
 
 from __future__ import annotations
 
@@ -160,9 +160,9 @@ def given_settings(given: Sequence[str], load: Load) -> tuple[TriedSetting, ...]
 
 
 class TrialSource:
-    """What one algorithm tries next. It follows from seed, sampler and earlier results alone.
+    """Chooses the values to try next for one algorithm.
 
-    The study's own settings come first.
+    They follow from seed, sampler and earlier results alone. The study's own settings come first.
 
     Args:
         tried: the settings and their values.

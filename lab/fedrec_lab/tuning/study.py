@@ -1,7 +1,7 @@
 """A study: algorithms with the settings that are tried for each, trained and ranked on validation.
 
-Every algorithm has the same number of trials, every trial the same seeds. What is tried follows
-from the study's seed and earlier results, so a resumed study goes through the same trials: it takes
+Every algorithm has the same number of trials, every trial the same seeds. The trials follow
+from the study's seed and earlier results, so a resumed study has the same trials: it takes
 finished ones from its folder, and trains the others.
 """
 
@@ -90,7 +90,7 @@ class Trial:
 
     @property
     def note(self) -> str:
-        """What a reader should know about its trainings."""
+        """Remarks about its trainings."""
         return "; ".join(dict.fromkeys(run.note for run in self.runs.values() if run.note))
 
     @property
@@ -102,16 +102,16 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyTask:
-    """What a study trains on, and where.
+    """The input of a study, and its folder.
 
     Attributes:
         sampler: None takes the grid where all its combinations are tried, else TPE.
         trials: the most settings that are tried for each algorithm. None takes `TRIALS`, or all
             combinations of given values.
-        tries: values to try in place of an algorithm's own, as texts like
+        tries: values to try in place of an algorithm's own, as strings like
             ``algorithm.alpha=1,10``.
         jobs: trainings at a time, each in its own process. 1 trains in this process.
-        folder: of the study.
+        folder: the study's folder.
     """
 
     users: UserSplit
@@ -133,8 +133,8 @@ class Study:
 
     Attributes:
         at: the K of the metrics.
-        tried: by algorithm the settings with their values, after widening.
-        notes: sentences about what was left out or widened, and warnings.
+        tried: the settings with their values after widening, by algorithm.
+        notes: sentences about settings that were left out or widened, and warnings.
         finished: whether it was not stopped before the end.
     """
 
@@ -173,7 +173,7 @@ class Study:
         return bool(best and popularity and (best.ndcg or 0.0) > popularity.ndcg)
 
     def above(self, other: Trial) -> PairedBootstrap | None:
-        """Return the best trial's NDCG minus another's, over validation users."""
+        """Return the best trial's NDCG minus that of another trial, over validation users."""
         best = self.best
         if best is None or other.ndcg is None:
             return None
@@ -197,7 +197,7 @@ class Study:
         return (*of_others, *own, *others)[0]
 
     def undecided(self) -> str:
-        """Return a warning if validation cannot tell the best trial from its rival, or nothing."""
+        """Return a warning if validation cannot tell the best trial from its rival, else empty."""
         best, rival = self.best, self.rival()
         if best is None or rival is None:
             return ""
@@ -212,7 +212,7 @@ class Study:
         )
 
     def name(self, trial: Trial) -> str:
-        """Return what a trial is called in this study."""
+        """Return the name of a trial in this study."""
         several = len({each.algorithm for each in self.trials}) > 1
         return f"{trial.algorithm} ({trial.text})" if several else trial.text
 
@@ -270,7 +270,7 @@ class _Runner:
             name = contenders[0].algorithm
             raise SettingsError(
                 f"There is nothing to try for {name}.",
-                remedy="Say what to try, as in --try algorithm.learning_rate=0.5,1,2. Repeat it "
+                remedy="Set --try algorithm.learning_rate=0.5,1,2, for example. Repeat it "
                 "for combinations.",
             )
         self._marker = Parts(task.folder, self._identity(contenders[0].load({})), OnValidation)
@@ -304,7 +304,7 @@ class _Runner:
         )
 
     def _identity(self, settings: Settings) -> str:
-        """Return what must be equal for a folder, or a finished training in it, to count."""
+        """Return the identity that a folder, or a finished training in it, must have to count."""
         task = self._task
         of_run = simulation_identity(
             settings,
@@ -421,6 +421,6 @@ def _chosen_sampler(
     if sampler == "grid" and size > trials:
         raise SettingsError(
             f"The grid has {size} combinations, but {trials} trials are made.",
-            remedy=f"Give --trials {size}, or --sampler tpe.",
+            remedy=f"Set --trials {size}, or --sampler tpe.",
         )
     return sampler, trials

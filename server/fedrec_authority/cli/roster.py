@@ -184,7 +184,7 @@ def rotate(
 
 def _what_to_carry(folder: AuthorityFolder, renewed: Renewed) -> Iterator[str]:
     """Describe what every party needs before it can connect to the others again."""
-    yield "\nThe old certificates no longer work. Carry the new ones by hand:"
+    yield "\nThe old certificates no longer work. Copy the new ones by hand:"
     yield (
         "- Stop the coordinator. Replace its kit's epoch.json, coordinator.pem and operator.crt "
         f"by those of {folder.path}. Restart it with --resume."

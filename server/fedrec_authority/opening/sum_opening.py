@@ -99,7 +99,7 @@ class SumOpening:
 
         Raises:
             RevealRefused: the task must not be done. The coordinator was told.
-            RoundError: the round is over, or it starts from another version than the model's.
+            RoundError: the round is over, or it starts from a different version than the model.
         """
         if task.round <= self._model.version:
             raise RoundError(f"Round {task.round} was already published.")
@@ -207,7 +207,7 @@ class SumOpening:
             )
 
     def _is_fetched(self, task: Reveal) -> bool:
-        """Tell whether a sum is checked by its tags, without adding up its contributions."""
+        """Return whether a sum is checked by its tags, without adding up its contributions."""
         member = self._membership
         limit = member.plan.rounds.recompute_limit
         return member.is_tagged and len(task.contributions) > limit
@@ -247,8 +247,8 @@ class SumOpening:
         """Use the key on a sum.
 
         Raises:
-            ProtocolError: it does not open.
-            RefusedError: honest clients cannot reach it, or its tags are wrong.
+            ProtocolError: the sum cannot be opened.
+            RefusedError: honest clients cannot reach the sum, or its tags are wrong.
         """
         member = self._membership
         names = member.tag_names(task.round, task.contributions) if member.is_tagged else None

@@ -24,7 +24,7 @@ from fedrec.wire.messages import (
 from fedrec_server.rounds.by_client import Asked, ByClient, Counted
 
 _PASSED_OVER_ROUNDS = 16
-"""For this many training rounds, a client that ignored a count round is no newcomer."""
+"""For this many training rounds, a client that ignored a count round isn't a newcomer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,8 @@ class LastCount:
 
     Attributes:
         clients: the clients that it counted.
-        asked: the clients that it was offered to. One that did not answer is no newcomer for a
-            while.
+        asked: the clients that it was offered to. One that did not answer isn't a newcomer
+            for a while.
         trained: the number of training rounds published before it.
         waits_since: the time since which training waits for missing clients.
         unanswered: whether one of them did not answer a training round.
@@ -113,7 +113,7 @@ class Rules:
         hides_updates: whether the coordinator cannot read a single update.
         steps: the messages that every client of a round sends.
         vector_seconds: the time in which a slow line uploads a vector.
-        most_sums: the number of noisy sums that the privacy budget allows, or None without a limit.
+        most_sums: the number of noisy sums that the privacy budget allows, or None if unlimited.
         budget: the privacy budget in words, or empty if sums are exact.
         charges_updates: whether each noisy update is a release, because the coordinator may read
             it. If false, the sum is the release, once it can be opened.
@@ -281,7 +281,7 @@ class Reporting:
 
     @property
     def agreed(self) -> Report | None:
-        """Return the content on which two clients agree, or None."""
+        """Return the content on which two clients agree, or None if no two agree."""
         said = Counter(report.content() for report in self.reports.values())
         return next((one for one in self.reports.values() if said[one.content()] > 1), None)
 
@@ -362,7 +362,7 @@ class State:
         rows: the item rows that vectors cover after the count, or None before it.
         last_count: the clients whose counts divide training sums, or None if sums aren't divided.
         abandoned: the number of rounds abandoned in the whole run.
-        abandonments: those since the last published round.
+        abandonments: the abandoned rounds since the last published one.
         silences: the cells or single clients that sit out for a while.
         current: the round in progress, or None between rounds.
         stop_asked: whether the operator asked to stop after the current round.
@@ -402,8 +402,8 @@ class State:
     def next_number(self) -> RoundId:
         """Return the next round's number.
 
-        If no sum was opened since the recovery, members may have answered the number after the
-        recovered round's. Once another epoch began, they cannot do so again.
+        If no sum was opened since the recovery, members may have answered the number after that
+        of the recovered round. Once another epoch began, they cannot do so again.
         """
         is_first = self.nothing_opened_since_recovery and self.last_round == self.recovered
         skips = is_first and self.known is not None and self.known.epoch < self.rules.epoch

@@ -44,7 +44,7 @@ class GroupCommit(ABC, Generic[Item]):
         """Return once the item is durable. The result is true if it was durable before.
 
         Raises:
-            FedrecError: when it is not accepted.
+            FedrecError: if the item is not accepted.
         """
         run, answer = self._run, asyncio.get_running_loop().create_future()
         self._arrived.append(_Arrival(item=item, answer=answer))
@@ -94,7 +94,7 @@ class GroupCommit(ABC, Generic[Item]):
         """Return the state with the item and the changes to commit. Runs in the store's thread.
 
         Raises:
-            FedrecError: when it does not fit. The state is unchanged.
+            FedrecError: if the item is inconsistent with the state. The state is unchanged.
         """
 
     async def _failure_of(self, error: Exception) -> Exception:

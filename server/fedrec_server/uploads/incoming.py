@@ -86,7 +86,7 @@ class Incoming(ABC):
         """Wait for the chunks that are being written.
 
         Raises:
-            FedrecError: when a chunk does not fit.
+            FedrecError: if a chunk is out of place.
         """
         if self._busy is not None:
             await asyncio.shield(self._busy)
@@ -110,8 +110,8 @@ class Incoming(ABC):
             Whether it was counted before.
 
         Raises:
-            CorruptUpload: when bytes are missing or differ from the announced ones.
-            FedrecError: when the round does not accept it.
+            CorruptUpload: if bytes are missing or differ from the announced ones.
+            FedrecError: if the round does not accept the update.
         """
         self._busy = self._run.work.background(self._finish())
         return bool(await asyncio.shield(self._busy))

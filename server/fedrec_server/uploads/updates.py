@@ -44,7 +44,7 @@ class Updates(GroupCommit[Update]):
         """Receive an update until it is durable and counted. Return whether it was counted before.
 
         Raises:
-            FedrecError: when the header is refused, before anything is written. Also when the bytes
+            FedrecError: if the header is refused, before anything is written. Also when the bytes
                 differ from the announced ones, or the round does not accept them.
         """
         run = self._run
@@ -79,7 +79,7 @@ class Updates(GroupCommit[Update]):
         """Return whether the same update counts, in this round or an earlier one.
 
         Raises:
-            RoundError: when the round does not accept the update.
+            RoundError: if the round does not accept the update.
         """
         try:
             return taken(self._run.state, header)[1]

@@ -146,7 +146,7 @@ def test_what_is_measured_is_not_measured_again(measured, small, planted, monkey
     again = compare(small, users=users, catalogue=catalogue, folder=folder, **more)
     assert again.table == result.table
     assert not (folder / "trainings").exists()
-    with pytest.raises(SettingsError, match="other settings"):
+    with pytest.raises(SettingsError, match="different settings, data"):
         compare(small, users=users, catalogue=catalogue, folder=folder, **(more | {"n_clients": 1}))
 
 

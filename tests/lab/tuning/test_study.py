@@ -81,9 +81,9 @@ def test_a_folder_of_other_data_or_settings_is_refused(task, planted):
     users, _ = planted
     run_study(contenders(), task, stop=lambda: True)
     moved = replace(users, test_items=users.test_items[::-1].copy())
-    with pytest.raises(SettingsError, match="other data"):
+    with pytest.raises(SettingsError, match="different settings, data"):
         run_study(contenders(), replace(task, users=moved))
-    with pytest.raises(SettingsError, match="other settings"):
+    with pytest.raises(SettingsError, match="different settings, data"):
         run_study(contenders(**{"rounds.total": 3}), task)
     with pytest.raises(SettingsError, match="number of clients"):
         run_study(contenders(), replace(task, n_clients=2))

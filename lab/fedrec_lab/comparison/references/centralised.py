@@ -305,7 +305,7 @@ class _Run:
     """One training, and what it reached so far.
 
     Attributes:
-        best: for each protocol, the NDCG on validation, and the round, rates and ranks on test.
+        best: the NDCG on validation, and the round, rates and ranks on test, for each protocol.
     """
 
     def __init__(self, learner: Learner, task: MethodTask, seed: int) -> None:
