@@ -58,7 +58,7 @@ class Resources:
         workers: the number of processes, or the executor that learners share. Its owner closes it.
         device_memory_mib: the memory of a CUDA device for training, or 0 for a share of its free
             memory.
-        beside: the number of learners in this process that keep tables on the device, including
+        n_learners: the number of learners in this process that keep tables on the device, including
             this one.
     """
 
@@ -68,7 +68,7 @@ class Resources:
     table_bytes: int = 0
     workers: Workers | Executor = 1
     device_memory_mib: int = 0
-    beside: int = 1
+    n_learners: int = 1
 
     @classmethod
     def of(cls, client: ClientSettings) -> Resources:
@@ -132,7 +132,7 @@ class UserHalf:
         self.memory_bytes = resources.memory_mib << 20
         self.room = room_in(resources.scratch, resources.table_bytes or self.memory_bytes)
         self.device_bytes = memory_on(self.device, resources.device_memory_mib)
-        share = self.device_bytes // 8 // resources.beside if self.device_bytes else None
+        share = self.device_bytes // 8 // resources.n_learners if self.device_bytes else None
         self.on_device = DeviceTables(self.device, share)
         self._block_room: BlockRoom | None = None
         # One for measuring and one for training, if a client's own floor makes them differ.

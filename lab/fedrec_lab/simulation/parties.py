@@ -166,7 +166,7 @@ def make_parties(
         table_bytes=(client.memory_mib << 20) // n_clients,
         # Parties train one after the other, in the same processes.
         workers=executor_of(client.workers, threads=client.threads, folder=scratch),
-        beside=n_clients,
+        n_learners=n_clients,
     )
     # Drawn once, because over a large catalogue it takes longer than a round.
     initial = cache(algorithm_of(settings.plan, n_items).initial_shared)
