@@ -97,7 +97,7 @@ class PrivacySettings(Section):
         ge=0,
         le=1e4,
         description="Standard deviation of a sum's noise (laplace: scale of a client's noise), "
-        "divided by the clip. If 0, uses the smallest value for rounds_per_user rounds within epsilon.",
+        "divided by the clip. If 0, uses the smallest value that keeps the run within epsilon.",
     )
     epsilon: Annotated[float, _UNDER_NOISE] = Field(
         default=8.0,
