@@ -61,6 +61,7 @@ TROUBLE = {
     r"held against|is good for|beside|at hand|for itself)\b",
     "says, for reports": r"\bsays\b(?! why)",
     "where, for if": r"^(?-i:Where)\b",
+    "tell, for return": r"^(?:Tell (?:whether|which|what)|Return True)\b",
     "what, as a subject": r"^(?-i:Of what|What) [^?]*$",
     "a semicolon": r"; ",
 }

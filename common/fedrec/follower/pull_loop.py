@@ -149,7 +149,7 @@ class PullLoop(ABC):
         """Report anything that needs attention before the next task is requested."""
 
     def _do(self, task: Task) -> bool:
-        """Catch up and do one task. Return True if there was work."""
+        """Catch up and do one task. Return whether there was work."""
         self._catching_up.catch_up(task.published_round)
         if _newer_epoch(task, self._membership.epoch) is not None:
             return True
@@ -166,7 +166,7 @@ class PullLoop(ABC):
 
     @abstractmethod
     def _answer(self, work: Work) -> bool:
-        """Do the coordinator's task. Return True if there was work."""
+        """Do the coordinator's task. Return whether there was work."""
 
     def _begin(self) -> None:
         """Prepare for the first request."""

@@ -272,7 +272,7 @@ def check_whole(
     least_cells: int = 1,
     what: str,
 ) -> None:
-    """Refuse a sum whose difference from another sum would isolate fewer clients than a cell has.
+    """Refuse a sum that, with an earlier one, would isolate fewer clients than a cell has.
 
     Args:
         clients: the clients whose updates are in the sum.

@@ -91,7 +91,7 @@ class _Made(Generic[T]):
     value: T
 
     def is_from(self, *source: object) -> bool:
-        """Tell whether the value was made from these objects, compared by identity."""
+        """Return whether the value was made from these objects, compared by identity."""
         return all(one is other for one, other in zip(self.source, source, strict=True))
 
 

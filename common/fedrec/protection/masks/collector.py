@@ -386,7 +386,7 @@ class Collector:
 
 
 def _put(store: dict[Name, Content], name: Name, content: Content) -> bool:
-    """Store the first content under a name. Return True if it is new.
+    """Store the first content under a name. Return whether it is new.
 
     Raises:
         ConflictingUpload: another content is already stored.
