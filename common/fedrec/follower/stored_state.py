@@ -223,7 +223,7 @@ class StoredState(Record):
         ]
         if changed:
             raise PlanMismatch(
-                f"{folder} was made with a different {' and '.join(changed)} of run {pin.run}.",
+                f"{folder} does not match run {pin.run}: {' and '.join(changed)} changed.",
                 remedy="Check client.state (--state) and data.path (--data). Restore what was "
                 "changed (the data file's users, the catalogue or the plan), or start with "
                 "a new state folder.",

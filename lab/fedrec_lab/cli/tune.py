@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
 from fedrec.cli.flags import (
     ACCEPT_EXPOSURE,
     CELLS,
@@ -30,13 +29,12 @@ if TYPE_CHECKING:
     from fedrec_lab.tuning.space import Sampler
     from fedrec_lab.tuning.study import Trial
 
-_STARTED = [name for name, kind in ALGORITHMS.items() if kind.about.starter is not None]
 EPILOG = (
     "Examples:\n"
     "  fedrec tune run.toml\n"
     "  fedrec tune run.toml --try algorithm.alpha=1,10 --try algorithm.regularisation=10,50\n"
     "  fedrec tune run.toml --sampler random --trials 40 --seeds 3 --jobs 4\n"
-    f"  fedrec tune data/interactions.csv --algorithms {','.join(_STARTED)}\n"
+    "  fedrec tune data/interactions.csv --algorithms fedmf,fedals,ease,sketch\n"
     "  fedrec tune run.toml --resume runs/movies-tune-20260101-120000"
 )
 
@@ -222,6 +220,7 @@ def _contenders(source: Path, room: Given, given: Given, algorithms: str) -> tup
     Args:
         room: settings that follow from the data.
     """
+    from fedrec.algorithms import STARTING_ALGORITHM
     from fedrec_lab.tuning.contenders import contenders_of, settings_of_data
 
     names = [name.strip() for name in algorithms.split(",") if name.strip()]

@@ -97,7 +97,7 @@ def test_a_replayed_contribution(world, key):
     round_ = world.open(2)
     round_.contributions = dict(old.contributions)
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "contributed to ('films', 'run-1', 1, 1)")
+    refused(world, key, "('films', 'run-1', 1, 1), but ('films', 'run-1', 2, 1)")
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,7 @@ def test_folders_of_other_runs_are_refused(world, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     Catalogue.of(["x"]).save(other / "catalogue.csv")
-    with pytest.raises(CatalogueMismatch, match="another catalogue"):
+    with pytest.raises(CatalogueMismatch, match="is not the catalogue of the model"):
         export_model(world.settings(), other)
     assert not (other / "model.safetensors").exists()
 

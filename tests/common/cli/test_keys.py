@@ -163,7 +163,7 @@ def test_show_tells_no_secret(fedrec, tmp_path, keys):
 def test_the_coordinator_gets_a_new_certificate_for_other_names(fedrec, keys):
     before = Credentials.load(keys / "coordinator.pem", "it")
     told = fedrec("keys", "rotate", "--host", "10.0.0.7", "--into", keys)
-    assert told.code == 0 and f"Give {keys / 'coordinator.pem'} to the coordinator" in told.out
+    assert told.code == 0 and f"Copy {keys / 'coordinator.pem'} to the coordinator" in told.out
     after = Credentials.load(keys / "coordinator.pem", "it")
     assert after.issuer == before.issuer and after.private_key != before.private_key
     names = load_pem_x509_certificate(after.certificate).extensions
@@ -191,7 +191,7 @@ def test_members_come_and_go_offline(fedrec, tmp_path, keys):
     joiner = Identity.load_or_create(tmp_path / "d", "d")
     into = ("--into", keys)
     unknown = fedrec("keys", "roster", "admit", joiner.client_id, *into)
-    assert unknown.code == 5 and "nobody's" in unknown.err
+    assert unknown.code == 5 and "matches none of the" in unknown.err
     identity = tmp_path / "d" / "identity.pub.json"
     wrong = fedrec("keys", "roster", "admit", "0" * 16, "--identity", identity, *into)
     assert wrong.code == 5 and joiner.client_id in wrong.err

@@ -83,7 +83,7 @@ def test_one_table_with_references_and_its_files(fedrec, settings_file, tmp_path
     assert fedrec("evaluate", settings_file, "--out", out, *SETTINGS).code == 2
     before = (out / "resolved.toml").read_bytes()
     other = ("--resume", out, *asked[:-2], "--set", "rounds.total=3")
-    assert "other settings" in fedrec("evaluate", out / "resolved.toml", *other).err
+    assert "different settings" in fedrec("evaluate", out / "resolved.toml", *other).err
     assert (out / "resolved.toml").read_bytes() == before
 
 

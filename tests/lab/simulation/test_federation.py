@@ -365,7 +365,7 @@ def test_too_little_data_is_refused_with_every_reason(settings_of, data):
     with pytest.raises(DataError) as caught:
         check_data(settings.plan, short, 30)
     for reason in (
-        r"held by 61 users .federation\.minimum_item_users., the most common one by \d+",
+        r"held by 61 users .federation\.minimum_item_users., and the most common one by \d+",
         "no user has 3 interactions",
         "the catalogue has 30 items, but evaluation.protocol = .sampled. ranks an item among 99",
     ):
