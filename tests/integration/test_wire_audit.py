@@ -274,7 +274,7 @@ def sent_updates(folder):
 
 
 def test_tail_at_home_changes_no_byte_of_an_update(found, tmp_path):
-    """Both runs have the same data. What a client knows better, it tells nobody."""
+    """Both runs have the same data. The better local scores stay at the client."""
     recorded, told = {}, []
     for tail in (False, True):
         folder = tmp_path / f"recording-{tail}"

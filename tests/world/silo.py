@@ -27,8 +27,8 @@ class Silo:
     Args:
         folder: an empty one.
         algorithm: by its name.
-        rare: who has which items that nobody else has, as the oldest ones; nobody has others of
-            these items.
+        rare: the rare items of each user that has some, as the user's oldest ones. No other
+            user has these items.
     """
 
     def __init__(

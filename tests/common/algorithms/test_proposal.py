@@ -12,7 +12,7 @@ def shape(n_rows: int, history: int) -> DataShape:
 
 
 def priced(ratio: float):
-    """Return prices at which ease costs so many times what sketch costs."""
+    """Return prices of ease and sketch with this ratio."""
     return lambda algorithm, values: {"ease": round(1000 * ratio), "sketch": 1000}[algorithm]
 
 
