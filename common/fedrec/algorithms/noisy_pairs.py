@@ -59,7 +59,7 @@ _MARGIN = 1e-9
 """More than float64 loses in a product, relative to it."""
 _COUNT_SHARE = (0.1, 0.3)
 _COUNTS_OF_ROWS = 20.0
-"""a^2 is this / r, between the two shares: counts choose the rows, which is harder for few users."""
+"""a^2 is this / r, between the two shares: with few users, it is harder to find the rows."""
 _ROWS_PER_SIGNAL = 1.8
 """r is (this x N / deviation)^(2/3)."""
 _FEWEST_ROWS = 58
