@@ -354,6 +354,11 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
             f"{who} reads {exposed}. Every command for this plan is refused without "
             "--accept-exposure, for the coordinator and each client separately."
         )
+    if algorithm_of(plan, 1).personalises:
+        found.append(
+            f"{plan.algorithm.name} makes a model for each user from all users' updates. It runs in "
+            "one process only (`fedrec simulate`). Coordinators and clients refuse this plan."
+        )
     if plan.evaluation.protocol == "paper":
         found.append(
             'evaluation.protocol = "paper" leaks the held-out items through the negatives. A '
