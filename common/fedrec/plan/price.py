@@ -356,7 +356,7 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
         )
     if algorithm_of(plan, 1).personalises:
         found.append(
-            f"{plan.algorithm.name} makes a model for each user from all users' updates. It runs in "
+            f"{plan.algorithm.name} makes a model for each user from all updates. It runs in "
             "one process only (`fedrec simulate`). Coordinators and clients refuse this plan."
         )
     if plan.evaluation.protocol == "paper":
