@@ -257,6 +257,12 @@ def _fedrecgel(at: Circumstances) -> list[str]:
     ]
 
 
+_APART = (
+    "each client's own item table in every round, one by one. Rows that a user trained differ from "
+    "those that it only received, so they show its items"
+)
+"""The exposure to a server that makes a model for each user."""
+
 ABOUT: Mapping[str, About] = {
     "fedmf": About(
         summary="the papers' base, with CoLR",
@@ -402,6 +408,18 @@ ABOUT: Mapping[str, About] = {
         not_under_noise="users' tables are weighted by numbers of training items, and noise and "
         "one fixed divisor would leave nothing of these weights",
         divergence_remedy="Lower the step sizes in algorithm.base or algorithm.weight.",
+    ),
+    "gpfedrec": About(
+        summary="the server smooths each user's item table over similar users",
+        protections=("none",),
+        combination_reason="gpfedrec's server compares users' item tables with each other. The sum "
+        "that a protection would open contains no single table, and a user receives "
+        "whole rows, which have no low-rank form.",
+        not_under_noise="its server needs the table of each user, but noise is on sums",
+        exposed_in_the_clear=_APART,
+        divergence_remedy="Lower algorithm.item_rate_scale, algorithm.user_rate_scale or "
+        "algorithm.learning_rate.",
+        shortfall="rounds.total, algorithm.item_rate_scale and algorithm.pull",
     ),
     "fedrecgel": About(
         summary="sharpness-aware gradients of NeuMF, and Adam on the server",
