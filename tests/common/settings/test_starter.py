@@ -97,7 +97,19 @@ def test_without_an_algorithm_python_takes_that_of_init(tmp_path):
     assert load_settings(environ={}).plan == load_settings(path, environ={}).plan
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+PROTECTED = [
+    name for name, kind in ALGORITHMS.items() if "bfv" in (kind.about.protections or ("bfv",))
+]
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS.keys() - PROTECTED))
+def test_going_without_protection_is_never_a_default(algorithm):
+    with pytest.raises(SettingsError, match=r'protection\.name = "none"'):
+        load_settings(algorithm=algorithm, environ={})
+    assert load_settings(values={"protection.name": "none"}, algorithm=algorithm, environ={})
+
+
+@pytest.mark.parametrize("algorithm", sorted(PROTECTED))
 def test_an_algorithm_needs_no_further_setting(algorithm):
     settings = load_settings(algorithm=algorithm, environ={})
     assert settings.update.structure == ALGORITHMS[algorithm].about.structure
