@@ -62,8 +62,8 @@ _COUNTS_OF_ROWS = 20.0
 """a^2 is this / r, between the two shares: with few users, it is harder to find the rows."""
 _ROWS_PER_SIGNAL = 1.8
 """r is (this x N / deviation)^(2/3)."""
-_FEWEST_ROWS = 58
-"""With fewer rows, counts alone were better on FilmTrust."""
+_FEWEST_ROWS = 110
+"""With fewer rows, counts alone were better on FilmTrust and Amazon Video."""
 _LAMBDA = 0.5
 """In units of the noise's edge."""
 _POPULARITY = 0.05
