@@ -97,7 +97,7 @@ class NoisyRelease:
     @property
     def users_for_pairs(self) -> float:
         """The smallest N for which pairs travel."""
-        return min(self.n_items, _FEWEST_ROWS) ** 1.5 * self.deviation / _ROWS_PER_SIGNAL
+        return float(min(self.n_items, _FEWEST_ROWS) ** 1.5 * self.deviation / _ROWS_PER_SIGNAL)
 
     @property
     def users_for_counts(self) -> float:
