@@ -20,7 +20,7 @@ from fedrec.identity.certificates import expires_at
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.roster import Roster
 from fedrec.monitoring import MetricsEndpoint, Monitored, metrics_endpoint
-from fedrec.plan.exposure import check_exposure, check_sampling
+from fedrec.plan.exposure import check_exposure, check_one_process
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.processes import heeded_signals
 from fedrec.protection import VectorSpec
@@ -129,7 +129,7 @@ class Coordinator:
                 contains a secret key.
         """
         check_exposure(settings.plan, accepted=accept_exposure)
-        check_sampling(settings.plan)
+        check_one_process(settings.plan)
         keys = _key_epoch(settings.coordinator)
         federation = Federation.of(settings.plan, catalogue, vectors, keys)
         return cls(

@@ -41,6 +41,7 @@ ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
     "fedals": {"dim": 6, "regularisation": 2.0},
     "fedncf": {"dim": 6, "batch_size": 16},
     "fedrecgel": {"dim": 4, "batch_size": 16, "learning_rate": 0.01},
+    "gpfedrec": {"dim": 6, "item_rate_scale": 1.0, "user_rate_scale": 8.0, "batch_size": 16},
     "pfedrec": {"dim": 6, "item_rate_scale": 1.0, "batch_size": 16},
     "ease": {"regularisation": 2.0},
     "plgc": {
@@ -83,6 +84,8 @@ def plan_of(name: str, structure: str, **changes: dict[str, Any]) -> Plan:
     merged: dict[str, dict[str, Any]] = {}
     if not about.clips:
         choice["update"] |= {key: default_of(key) for key in ("clip", "fraction_bits")}
+    if about.protections:
+        choice["protection"] = {"name": about.protections[0]}
     for settings in (SETTINGS, choice, changes):
         for section, values in settings.items():
             merged[section] = merged.get(section, {}) | values

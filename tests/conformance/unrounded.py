@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedrec.algorithms.cohort import BlockChange
+from fedrec.algorithms.individual import UserUpdates
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.whole_decay import decaying, shrinking
 from fedrec.data import UserSplit
@@ -147,6 +148,8 @@ def train_unrounded(
     if algorithm.counts_rows:
         counts[cohort.active] = sums.counts
     applied = algorithm.apply(shared, MappingProxyType(change), counts, round_id)
+    if algorithm.personalises:
+        applied = personalise(learner, users, shared, applied, after, ~np.isnan(loss), round_id)
     return UnroundedRound(
         change=change,
         counts=counts,
@@ -155,6 +158,40 @@ def train_unrounded(
         loss=loss,
         sums=sums,
     )
+
+
+def personalise(
+    learner: Learner,
+    users: UserSplit,
+    before: SharedState,
+    applied: SharedState,
+    private: Tensors,
+    trained: NDArray[np.bool_],
+    number: int,
+) -> SharedState:
+    """Give those who trained their own model, in place, and return the version after that."""
+    algorithm = learner.server.algorithm
+    assert isinstance(algorithm, TrainedAlgorithm)
+    keys = users.user_keys()
+    rows = np.nonzero(trained)[0]
+    rows = rows[np.argsort(keys[rows])]
+    sent = {
+        name: private[own].copy() for name, own in algorithm.sent_from.items() if own in private
+    }
+    updates = UserUpdates(
+        before,
+        active=learner.server.active_items(before),
+        user_keys=keys[rows],
+        samples=np.diff(users.train_indptr)[rows],
+        number=number,
+        read=lambda name, some: sent[name][rows[some]],
+    )
+    found = algorithm.personalise(updates)
+    for name, mixture in found.own.items():
+        tables = updates.mixed(mixture.of, mixture.weights)
+        table_of = np.arange(len(rows)) if mixture.table_of is None else mixture.table_of
+        private[name][rows[table_of >= 0]] = tables[table_of[table_of >= 0]]
+    return applied.with_tensors(**found.shared)
 
 
 def assert_near(found: object, expected: object, tolerance: float, what: str = "") -> None:

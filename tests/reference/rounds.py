@@ -15,6 +15,7 @@ from reference import (
     plain_fedncf_rounds,
     plain_fedrap,
     plain_fedrecgel,
+    plain_gpfedrec,
     plain_pfedclr,
     plain_plgc,
     plain_toys,
@@ -330,6 +331,42 @@ def plgc_fedrap(learner, users, shared, private, round_id, number, near):
     )  # fmt: skip
 
 
+def gpfedrec(learner, users, shared, private, round_id, number, near):
+    own, table = learner.server.plan.algorithm, torch.tensor(shared["item_embedding"])
+    received, scores = "smoothed_item_embedding", "personal_scores"
+    after, tables, losses = {name: v.copy() for name, v in private.items()}, [], []
+    for index, (key, positives) in enumerate(zip(*histories_of(users), strict=True)):
+        samples = samples_of(SEED, round_id, key, positives, positives, len(table), 4)
+        batches = [
+            batch
+            for epoch in range(own.local_epochs)
+            for batch in batches_of(SEED, round_id, epoch, key, samples, own.batch_size)
+        ]
+        values = {
+            name: torch.tensor(rows[index])
+            for name, rows in private.items()
+            if name not in (OWN, received, scores)
+        }
+        found, mine, after[scores][index], loss = plain_gpfedrec.visit(
+            values, table, torch.tensor(private[received][index]), batches,
+            rate=own.learning_rate, user_rate=own.learning_rate * own.user_rate_scale,
+            item_rate=own.learning_rate * len(table) * own.item_rate_scale, pull=own.pull,
+        )  # fmt: skip
+        for name, value in {**found, OWN: mine}.items():
+            after[name][index] = value.numpy()
+        tables.append(mine.numpy())
+        losses.append(loss)
+    near_ones, everybody = plain_gpfedrec.smoothed(
+        tables, threshold=own.threshold, neighbours=own.neighbours, layers=own.layers,
+        distance=own.similarity == "distance",
+    )  # fmt: skip
+    return Round(
+        change={"item_embedding": sum(tables) - len(users) * table.numpy(), "users": [len(users)]},
+        shared={"item_embedding": everybody}, private=after | {received: np.stack(near_ones)},
+        loss=np.array(losses) if own.local_epochs == 1 else None,
+    )  # fmt: skip
+
+
 def toy_visit(name, own, values, epochs, pace):
     """Return a user's values after a round by the plain loop of a toy."""
     if name == "sam-toy":
@@ -391,6 +428,6 @@ def toy(learner, users, shared, private, round_id, number, near):
 
 TWINS: dict[str, Callable[..., Round]] = {
     "fedmf": fedmf, "fedncf": fedncf, "pfedrec": pfedrec, "fedrap": fedrap, "pfedclr": pfedclr,
-    "fedrecgel": fedrecgel, "plgc": plgc, "plgc-fedrap": plgc_fedrap,
+    "fedrecgel": fedrecgel, "gpfedrec": gpfedrec, "plgc": plgc, "plgc-fedrap": plgc_fedrap,
     **dict.fromkeys((kind.name for kind in TOYS), toy),
 }  # fmt: skip

@@ -22,6 +22,8 @@ from fedrec.algorithms.fedmf import FedMF, FedMFSettings
 from fedrec.algorithms.fedncf import FedNCF, FedNCFSettings
 from fedrec.algorithms.fedrap import FedRAP, FedRAPSettings
 from fedrec.algorithms.fedrecgel import FedRecGEL, FedRecGELSettings
+from fedrec.algorithms.gpfedrec import GPFedRec, GPFedRecSettings
+from fedrec.algorithms.individual import Mixture, Personal, UserUpdates
 from fedrec.algorithms.optimisers import Adam, Gradient, Phase, Sgd, SharedAdam, own_moments
 from fedrec.algorithms.pfedclr import PFedCLR, PFedCLRSettings
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
@@ -56,7 +58,10 @@ __all__ = [
     "FedRAPSettings",
     "FedRecGEL",
     "FedRecGELSettings",
+    "GPFedRec",
+    "GPFedRecSettings",
     "Gradient",
+    "Mixture",
     "Needs",
     "Normal",
     "PFedCLR",
@@ -65,6 +70,7 @@ __all__ = [
     "PFedRecSettings",
     "PLGCSettings",
     "Parameter",
+    "Personal",
     "Phase",
     "RoundStart",
     "SearchSpace",
@@ -78,6 +84,7 @@ __all__ = [
     "Uniform",
     "UpdateTensor",
     "UploadNoise",
+    "UserUpdates",
     "Values",
     "Wrapper",
     "WrapperSettings",

@@ -257,6 +257,12 @@ def _fedrecgel(at: Circumstances) -> list[str]:
     ]
 
 
+_APART = (
+    "each client's own item table in every round, one by one. Rows that a user trained differ from "
+    "those that it only received, so they show its items"
+)
+"""The exposure to a server that makes a model for each user."""
+
 ABOUT: Mapping[str, About] = {
     "fedmf": About(
         summary="the papers' base, with CoLR",
@@ -293,7 +299,7 @@ ABOUT: Mapping[str, About] = {
         divergence_remedy="Raise algorithm.regularisation, or lower algorithm.alpha or "
         "algorithm.momentum.",
         shortfall="algorithm.alpha, algorithm.regularisation and algorithm.frequency_exponent",
-        starter={"update.structure": "dense", "update.clip": 2.0, "rounds.total": 10},
+        starter={"update.clip": 2.0, "rounds.total": 10},
     ),
     "ease": About(
         summary="exact counts of pairs, which every client learns",
@@ -316,7 +322,7 @@ ABOUT: Mapping[str, About] = {
         divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
         "number of clients, so that all parts are counted over the same users.",
         shortfall="algorithm.regularisation and federation.minimum_item_users",
-        starter={"update.structure": "dense", "rounds.total": 4},
+        starter={"rounds.total": 4},
         audit="pairs",
     ),
     "sketch": About(
@@ -338,7 +344,7 @@ ABOUT: Mapping[str, About] = {
         divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
         "number of clients, so that all sums are over the same users.",
         shortfall="algorithm.dim and federation.minimum_item_users",
-        starter={"update.structure": "dense", "rounds.total": 3},
+        starter={"rounds.total": 3},
         audit="sketches",
     ),
     "pfedrec": About(
@@ -402,6 +408,18 @@ ABOUT: Mapping[str, About] = {
         not_under_noise="users' tables are weighted by numbers of training items, and noise and "
         "one fixed divisor would leave nothing of these weights",
         divergence_remedy="Lower the step sizes in algorithm.base or algorithm.weight.",
+    ),
+    "gpfedrec": About(
+        summary="the server smooths each user's item table over similar users",
+        protections=("none",),
+        combination_reason="gpfedrec's server compares users' item tables with each other. The sum "
+        "that a protection would open contains no single table, and a user receives "
+        "whole rows, which have no low-rank form.",
+        not_under_noise="its server needs the table of each user, but noise is on sums",
+        exposed_in_the_clear=_APART,
+        divergence_remedy="Lower algorithm.item_rate_scale, algorithm.user_rate_scale or "
+        "algorithm.learning_rate.",
+        shortfall="rounds.total, algorithm.item_rate_scale and algorithm.pull",
     ),
     "fedrecgel": About(
         summary="sharpness-aware gradients of NeuMF, and Adam on the server",

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from fedrec.algorithms.cohort import Chunk
     from fedrec.algorithms.grid import RoundSums
+    from fedrec.algorithms.individual import Personal, UserUpdates
     from fedrec.updates import PaperNumbers
 
 
@@ -196,6 +197,9 @@ class Algorithm(ABC):
             else:
                 drawn = entry.initial.draw(user_stream(key, user_keys), shape)
                 tensors[entry.name] = drawn.astype(np.float32)
+            if entry.begins_as:
+                begun = self.initial_shared().tensors[entry.begins_as].astype(np.float32)
+                tensors[entry.name] = np.broadcast_to(begun, shape).copy()
         if self.kept_scores and len(user_keys):
             tensors[self.kept_scores][:] = self.first_scores(tensors)
         return PrivateState(MappingProxyType(tensors))
@@ -318,6 +322,19 @@ class Algorithm(ABC):
         all users' gains, in the order of the candidates. `apply` chooses.
         """
         return ()
+
+    def personalise(self, updates: UserUpdates) -> Personal:
+        """Return one model for each user of a round, from their updates one by one.
+
+        An algorithm that overrides this needs a server that reads each client's update. It is
+        refused under every protection. The sums of the same updates were applied before.
+        """
+        raise NotImplementedError(f"{self.name} has one model for all users")
+
+    @property
+    def personalises(self) -> bool:
+        """Whether `personalise` makes a model for each user."""
+        return type(self).personalise is not Algorithm.personalise
 
     def compress(
         self, changes: dict[str, NDArray[np.int64]], counts: NDArray[np.int64]

@@ -28,6 +28,10 @@ class Values:
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._tensors[name]
 
+    def get(self, name: str, otherwise: torch.Tensor) -> torch.Tensor:
+        """Return a value, or another one if there is none of this name."""
+        return self._tensors.get(name, otherwise)
+
     def __getattr__(self, name: str) -> torch.Tensor:
         try:
             return self._tensors[name]

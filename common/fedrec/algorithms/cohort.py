@@ -230,6 +230,17 @@ class Cohort:
         """Return the number of holders of each item of the catalogue, in the training data."""
         return np.bincount(self.users.train_items, minlength=n_items).astype(np.int64)
 
+    def able(self, participating: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+        """Return which of the participating users can train, bool (n_users,).
+
+        A user can if it has a training item among the active ones and, if negatives are drawn, at
+        least one item left to draw.
+        """
+        found = self.n_positives > 0
+        if self._needs_negatives:
+            found &= np.diff(self.tables.excluded_pointers) < len(self.active)
+        return found if participating is None else found & participating
+
     def levels(
         self,
         participating: NDArray[np.bool_] | None,
@@ -238,19 +249,13 @@ class Cohort:
         """Yield the participating users by level of activity, with the largest number of steps.
 
         Numbers of steps within the same power of two make a level, so a chunk's memory is little
-        more than its users need. A user participates if it has a training item among the active
-        ones and, if negatives are drawn, at least one item left to draw.
+        more than its users need.
 
         Args:
             steps: returns users' numbers of steps from their numbers of positives.
         """
-        positives = self.n_positives
-        usable = positives > 0
-        if self._needs_negatives:
-            usable &= np.diff(self.tables.excluded_pointers) < len(self.active)
-        if participating is not None:
-            usable &= participating
-        level = np.ceil(np.log2(np.maximum(steps(positives), 1))).astype(np.int64)
+        usable = self.able(participating)
+        level = np.ceil(np.log2(np.maximum(steps(self.n_positives), 1))).astype(np.int64)
         for value in np.unique(level[usable]):
             yield np.nonzero(usable & (level == value))[0], 1 << int(value)
 

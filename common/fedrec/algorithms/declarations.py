@@ -184,10 +184,13 @@ class Parameter:
         copies: for own rows that begin as a copy of shared ones, as PLGC's C begins as G: those
             shared rows, copied when a user first participates. Unless an optimiser moves them, too,
             the changes of the copies are summed for them.
+        begins_as: the same for own rows that begin as the shared ones' first version.
         copy_flag: for copies: the user's own number that is 1 once it has them. Without it, every
             round makes new copies.
         sends_whole_table: for copies: whether users contribute the difference of their whole table
             from the version, and not only the round's change.
+        received: for own rows: whether the server sends them to each user. See
+            `Algorithm.personalise`.
     """
 
     name: str
@@ -206,6 +209,8 @@ class Parameter:
     copies: str = ""
     copy_flag: str = ""
     sends_whole_table: bool = False
+    begins_as: str = ""
+    received: bool = False
 
     @property
     def private(self) -> bool:
@@ -370,6 +375,11 @@ class About:
     starter: Mapping[str, object] | None = None
     audit: Literal["rows", "pairs", "sketches"] = "rows"
     modules: tuple[str, ...] = ()
+
+    @property
+    def structure(self) -> str:
+        """The update structure if the settings name none: the tuned one, or the first valid one."""
+        return str((self.starter or {}).get("update.structure", self.updates[0]))
 
     def needs_everybody_with(self, settings: AlgorithmSettings) -> str:
         """Return `needs_everybody` for these settings."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -35,6 +35,8 @@ class Sgd:
     Attributes:
         rates: step sizes by parameter.
         decay: L2 coefficient.
+        toward: own rows, such as received ones, by own rows that decay to them and not to 0. For
+            these, `decay value` above is `decay (value - toward)`.
         whole: whether decay also moves rows that a user does not touch in the round. Those take no
             single steps. See `fedrec.algorithms.whole_decay`.
         factor: the factor of the rates after every minibatch.
@@ -50,6 +52,7 @@ class Sgd:
 
     rates: Mapping[str, float]
     decay: float = 0.0
+    toward: Mapping[str, str] = field(default_factory=dict)
     whole: bool = False
     factor: float = 1.0
     per_occurrence: bool = False

@@ -97,6 +97,7 @@ ALGORITHMS = Registry(
         "fedncf": "fedrec.algorithms.fedncf:FedNCF",
         "fedrap": "fedrec.algorithms.fedrap:FedRAP",
         "plgc": "fedrec.algorithms.plgc:PLGC",
+        "gpfedrec": "fedrec.algorithms.gpfedrec:GPFedRec",
         "fedrecgel": "fedrec.algorithms.fedrecgel:FedRecGEL",
     }
 )

@@ -230,9 +230,9 @@ class TrainedAlgorithm(Algorithm):
         """The parameter whose change is sent, by shared tensor to which users contribute."""
         moved = self.moved
         copied = {
-            entry.copies: entry.name
+            entry.copies or entry.begins_as: entry.name
             for entry in self.parameters
-            if entry.copies and entry.name in moved
+            if (entry.copies or entry.begins_as) and entry.name in moved
         }
         return {
             entry.name: entry.name if entry.name in moved else copied[entry.name]

@@ -63,6 +63,8 @@ class WrapperSettings(AlgorithmSettings):
         kind = ALGORITHMS[name]
         if not issubclass(kind, TrainedAlgorithm) or issubclass(kind, Wrapper):
             raise ValueError(f"{name} has no loss of its own that could be wrapped.")
+        if kind.personalise is not TrainedAlgorithm.personalise:
+            raise ValueError(f"{name} makes a model for each user, which cannot be wrapped.")
         usual = {key: own for key, own in cls.base_defaults.items() if _takes(kind, key, own)}
         try:
             return kind.settings_type.model_validate(usual | dict(value))

@@ -18,7 +18,7 @@ from fedrec.identity.epoch_secrets import EpochSecrets, open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.plan.agreement import Difference, plan_differences, plan_fingerprint, plan_from_json
-from fedrec.plan.exposure import check_exposure, check_sampling
+from fedrec.plan.exposure import check_exposure, check_one_process
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.schema import Plan
 from fedrec.protection import Member, Protection
@@ -67,7 +67,7 @@ def enrol(
     plan = plan_from_json(info.plan_json)
     _refuse(plan_differences(expected, plan))
     check_exposure(plan, accepted=accept_exposure)
-    check_sampling(plan)
+    check_one_process(plan)
     if plan.federation.name != info.federation:
         raise PlanMismatch(
             f"The coordinator serves {info.federation!r}, but its plan is for "

@@ -7,7 +7,7 @@ of them for a client. The user of a command gives consent with a flag.
 from __future__ import annotations
 
 from fedrec.errors import RefusedError
-from fedrec.plan.algorithm import about_algorithm
+from fedrec.plan.algorithm import about_algorithm, algorithm_of
 from fedrec.plan.schema import Plan
 from fedrec.updates import UPDATES
 
@@ -133,12 +133,20 @@ def check_own_floor(least: int, n_users: int) -> None:
     )
 
 
-def check_sampling(plan: Plan) -> None:
+def check_one_process(plan: Plan) -> None:
     """Refuse a plan that needs all users in one process.
 
     Raises:
-        RefusedError: the plan samples a fixed number of all clients' users.
+        RefusedError: the plan samples a fixed number of all clients' users, or its server makes a
+            model for each user.
     """
+    if algorithm_of(plan, 1).personalises:
+        raise RefusedError(
+            f"{plan.algorithm.name} makes a model for each user from all users' updates, one by "
+            "one. A coordinator has no way to send each client its own model.",
+            remedy="Use it with `fedrec simulate`, or set algorithm.name to an algorithm whose "
+            "updates are only summed.",
+        )
     if plan.rounds.user_sampling == "count":
         raise RefusedError(
             'rounds.user_sampling = "count" draws a fixed number from the users of all clients, '
@@ -157,9 +165,12 @@ def check_exposure(plan: Plan, *, accepted: bool) -> None:
     exposed = exposure_of(plan)
     if not exposed or accepted:
         return
+    protections = about_algorithm(plan).protections
     reason, instead = (
         f'protection.name = "none" with {plan.algorithm.name}',
-        'Set protection.name = "bfv"',
+        'Set protection.name = "bfv"'
+        if not protections or "bfv" in protections
+        else "Set algorithm.name to an algorithm whose updates are only summed",
     )
     if plan.update.indices == "clear":
         reason, instead = 'update.indices = "clear"', 'Set update.indices = "hidden"'

@@ -329,6 +329,18 @@ def shared_values(plan: Plan, n_items: int, n_rows: int | None = None) -> int:
     )
 
 
+def received_values(plan: Plan, n_rows: int) -> int:
+    """Return the number of values of a user's own model that the server sends in each round.
+
+    It is 0 for algorithms whose updates are only summed.
+    """
+    return sum(
+        math.prod(entry.whole_shape(n_items=n_rows, n_users=1))
+        for entry in algorithm_of(plan, n_rows).parameters
+        if entry.received
+    )
+
+
 def training_modules(plan: Plan) -> tuple[str, ...]:
     """Return the optional packages that training with a plan imports."""
     return ("torch", *algorithm_type(plan).about.modules)

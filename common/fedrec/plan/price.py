@@ -14,7 +14,13 @@ from fedrec.model.block_folder import BlockFolder
 from fedrec.model.tables import BLOCKS, room_on_disk, table_bytes
 from fedrec.plan.algorithm import algorithm_of, algorithm_warnings
 from fedrec.plan.exposure import SAFE_FLOOR, exposure_of, raised_counts
-from fedrec.plan.layout import Layout, dense_values, protection_of, vector_spec
+from fedrec.plan.layout import (
+    Layout,
+    dense_values,
+    protection_of,
+    received_values,
+    vector_spec,
+)
 from fedrec.plan.privacy import honesty_statements
 from fedrec.plan.protections import (
     DECRYPTION_SECONDS,
@@ -80,6 +86,12 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
 
     def of_run(layout: Layout, facts: Mapping[str, Any]) -> Price:
         each = of_round(layout)
+        if own := FLOAT_BYTES * received_values(plan, layout.n_rows):
+            each = replace(
+                each,
+                down_bytes=each.down_bytes + own,
+                total_bytes=each.total_bytes + n_clients * own,
+            )
         total = counting.total_bytes + (n_rounds - 1) * each.total_bytes
         return replace(each, total_bytes=total, facts={"n_rows": layout.n_rows, **facts})
 
@@ -341,6 +353,11 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
         found.append(
             f"{who} reads {exposed}. Every command for this plan is refused without "
             "--accept-exposure, for the coordinator and each client separately."
+        )
+    if algorithm_of(plan, 1).personalises:
+        found.append(
+            f"{plan.algorithm.name} makes a model for each user from all updates. It runs in "
+            "one process only (`fedrec simulate`). Coordinators and clients refuse this plan."
         )
     if plan.evaluation.protocol == "paper":
         found.append(

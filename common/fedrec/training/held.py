@@ -263,7 +263,7 @@ class OwnRows(Rows):
     def begin(self) -> torch.Tensor:
         """Return the users' rows, or the version's rows for tables that begin."""
         at = self._at
-        values = at.private[self.name][at.block.users[:, None], at.start.active[at.item]]
+        values = self._rows_of(self.name)
         if self.entry.copies:
             first = at.rows(self.entry.copies)
             values = torch.where(wide(at.fresh, values), first, values)
@@ -272,6 +272,15 @@ class OwnRows(Rows):
 
     def _begun(self) -> torch.Tensor:
         return self._begins
+
+    def _rows_of(self, name: str) -> torch.Tensor:
+        at = self._at
+        return at.private[name][at.block.users[:, None], at.start.active[at.item]]
+
+    def decaying(self) -> torch.Tensor:
+        """Return the values that decay: the distances to other own rows, if they decay to these."""
+        goal = self._at.of.toward.get(self.name)
+        return self.values - self._rows_of(goal) if goal else self.values
 
     def row_squares(self) -> torch.Tensor:
         """Return the squared lengths of all active rows at the start of a block, (B, n_active)."""
@@ -290,8 +299,13 @@ class OwnRows(Rows):
         if left is not None:
             # Use the round's first values, because a block that runs out of memory is trained
             # again.
-            begun = at.of.own.begun(at.private, self.name, own)
-            table.index_copy_(0, own, begun.mul_(wide(left[: len(own)], begun)))
+            begun, goal = at.of.own.begun(at.private, self.name, own), at.of.toward.get(self.name)
+            kept = wide(left[: len(own)], begun)
+            if goal:
+                end = at.private[goal].index_select(0, own)
+                table.index_copy_(0, own, begun.sub_(end).mul_(kept).add_(end))
+            else:
+                table.index_copy_(0, own, begun.mul_(kept))
         # Padding repeats the first item's row, so the order doesn't matter.
         there = at.block.item[: len(own)] < at.chunk.n_items
         rows = self.values[: len(own)]

@@ -44,6 +44,7 @@ class Contribution:
         also: metrics segments under further protocols. They are in no vector and never travel.
         withheld: the metrics segment of the plan's protocol if sums carry noise. It is exact, so no
             vector contains it. None if the vector contains it.
+        trained: the users that trained, bool (n_users,), in a training round. Otherwise None.
     """
 
     vector: NDArray[np.int64]
@@ -52,6 +53,7 @@ class Contribution:
     withheld: NDArray[np.int64] | None = None
     abstained: str = ""
     also: Segments = field(default_factory=dict)
+    trained: NDArray[np.bool_] | None = None
 
 
 class Learner:
@@ -192,7 +194,7 @@ class Learner:
         counts = np.zeros(len(self.server.travelling.rows(kind, shared).index), dtype=np.int64)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
         also: Segments = {}
-        n_clipped = 0
+        n_clipped, trained = 0, None
         exact = self.server.layout.mechanism is None
         if kind == "count" and exact:
             counts = np.bincount(users.train_items, minlength=self.server.n_items).astype(np.int64)
@@ -217,7 +219,7 @@ class Learner:
                 own_rows=own_rows,
             )
             changes = found.changes | self._evaluator.graded(shared, users, private)
-            counts, private = found.counts, found.private
+            counts, private, trained = found.counts, found.private, found.trained
             metrics += found.metrics
             n_clipped = MetricSums(found.metrics).sum_of("clipped_values")
         released = metrics if exact else np.zeros_like(metrics)
@@ -227,6 +229,7 @@ class Learner:
             n_clipped=n_clipped,
             also=also,
             withheld=None if exact else metrics,
+            trained=trained,
         )
 
     def counted(

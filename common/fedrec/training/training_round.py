@@ -171,6 +171,7 @@ class TrainingRound:
         sent: the shared tensor to which each moved parameter's change is added.
         apart: the rows whose gradients are divided by their own samples, except for the joint
             term's.
+        toward: the own rows to which own rows decay, by their names.
         own: the users' whole tables.
         shrinking: the change of untouched rows, by table that decays as a whole.
         decaying: the part of each shared table that decays, with one more row of zeros, as in
@@ -212,6 +213,12 @@ class TrainingRound:
             if isinstance(optimiser, Sgd) and optimiser.per_occurrence
             for name in optimiser.rates
             if name in self.is_rows
+        }
+        self.toward = {
+            name: goal
+            for optimiser in self.optimisers
+            if isinstance(optimiser, Sgd)
+            for name, goal in optimiser.toward.items()
         }
         self.own = OwnTables(algorithm, start)
         self.shrinking = shrinking(algorithm, start)

@@ -365,12 +365,14 @@ class LocalRound:
         counts: the number of users that touched each active item, int64 (n_active,).
         private: the users' new private parameters.
         metrics: the metrics segment with the values from training, int64 (len(METRIC_NAMES),).
+        trained: the users that trained, bool (n_users,).
     """
 
     changes: dict[str, NDArray[np.int64]]
     counts: NDArray[np.int64]
     private: PrivateState
     metrics: NDArray[np.int64]
+    trained: NDArray[np.bool_]
 
 
 def train_locally(
@@ -433,7 +435,13 @@ def train_locally(
             left_out = np.delete(active, place)
             chunks = half.chunks(cohort, participating)
             trained = _scored_at_home(half, shared, left_out, chunks, trained)
-    return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
+    return LocalRound(
+        changes=changes,
+        counts=counts,
+        private=trained,
+        metrics=metrics,
+        trained=cohort.able(participating),
+    )
 
 
 def _job(

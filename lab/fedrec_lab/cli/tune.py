@@ -21,8 +21,8 @@ from fedrec.cli.flags import (
 )
 from fedrec.cli.terminal import Result
 from fedrec.errors import SettingsError
-from fedrec_lab.cli.round_progress import StopRequest
 from fedrec_lab.cli.simulate import seeds_of
+from fedrec_lab.reports.round_progress import StopRequest
 
 if TYPE_CHECKING:
     from fedrec_lab.tuning.contenders import Contender, Given

@@ -28,11 +28,13 @@ from fedrec.protection.rehearsal import check_summands, rehearse
 from fedrec.settings.schema import Settings
 from fedrec.training.evaluator import Segments
 from fedrec.training.learner import Contribution
+from fedrec.training.personalising import TrainedUsers, personalised
 from fedrec.training.starting import check_start
 from fedrec.wire.messages import RoundKind
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.checkpoint import Checkpoint, CheckpointFolder, simulation_identity
 from fedrec_lab.simulation.parties import (
+    Party,
     counted_holders,
     join_private,
     make_parties,
@@ -238,6 +240,12 @@ class SimulatedFederation:
         shared = self._learner.server.apply(kind, number, self._shared, aggregate)
         if kind == "count":
             self._learner.server.travelling.check(shared)
+        privates = [part.private for part in parts]
+        if kind == "train" and self._learner.server.algorithm.personalises:
+            trained = [self._trained(*each) for each in zip(self._parties, parts, strict=True)]
+            shared, privates = personalised(
+                self._learner.server, number, self._shared, shared, trained
+            )
         sums = self._learner.server.metrics(aggregate)
         withheld = [part.withheld for part in parts if part.withheld is not None]
         if withheld:
@@ -254,12 +262,23 @@ class SimulatedFederation:
         )
         self._keep_if_best(report)
         self._shared = shared
-        for party, part in zip(self._parties, parts, strict=True):
-            party.private = part.private
+        for party, private in zip(self._parties, privates, strict=True):
+            party.private = private
         self._rounds.append(report)
         if kind == "evaluate":
             self._evaluation = {self._plan.evaluation.protocol: sums, **further}
         return report
+
+    @staticmethod
+    def _trained(party: Party, part: Contribution) -> TrainedUsers:
+        nobody = np.zeros(len(party.users), dtype=np.bool_)
+        return TrainedUsers(
+            user_keys=party.users.user_keys(),
+            samples=np.diff(party.users.train_indptr),
+            trained=nobody if part.trained is None else part.trained,
+            private=part.private,
+            room=party.learner.local.room,
+        )
 
     def _held_widely(
         self, aggregate: NDArray[np.int64], parts: Sequence[Contribution]

@@ -9,8 +9,8 @@ from fedrec.errors import RefusedError
 from fedrec.plan.exposure import (
     check_exposure,
     check_member_exposure,
+    check_one_process,
     check_own_floor,
-    check_sampling,
     check_users,
     exposed_to_members,
     exposure_of,
@@ -31,7 +31,9 @@ def test_what_shows_histories_without_encryption_needs_a_word():
         for protection in ("none", "bfv", "ckks", "paillier", "masks")
         if exposure_of(plan_of(name, protection))
     ]
-    assert exposing == [("ease", "none"), ("sketch", "none")]
+    apart = [name for name in ALGORITHMS if ALGORITHMS[name].about.protections == ("none",)]
+    assert "gpfedrec" in apart
+    assert exposing == [(name, "none") for name in ("ease", "sketch", *apart)]
 
 
 def test_indices_in_the_clear_need_a_word_whatever_is_encrypted():
@@ -66,12 +68,23 @@ def test_the_refusal_says_what_is_exposed_and_names_the_flag():
     check_exposure(plan_of("ease", "bfv"), accepted=False)
 
 
+def test_a_server_that_reads_each_update_needs_a_word_and_one_process():
+    plan = plan_of("gpfedrec", "none")
+    with pytest.raises(RefusedError, match="own item table in every round") as caught:
+        check_exposure(plan, accepted=False)
+    assert "only summed" in caught.value.remedy
+    check_exposure(plan, accepted=True)
+    with pytest.raises(RefusedError, match="makes a model for each user") as caught:
+        check_one_process(plan)
+    assert "fedrec simulate" in caught.value.remedy
+
+
 def test_a_fixed_number_of_all_users_is_for_simulations():
     rounds = {"user_sampling": "count", "user_fraction": 0.6}
     with pytest.raises(RefusedError, match="which no party of a federation knows") as caught:
-        check_sampling(Plan.model_validate({"rounds": rounds}))
+        check_one_process(Plan.model_validate({"rounds": rounds}))
     assert "rounds.clients_per_round" in caught.value.remedy
-    check_sampling(Plan.model_validate({"rounds": {"user_fraction": 0.6}}))
+    check_one_process(Plan.model_validate({"rounds": {"user_fraction": 0.6}}))
 
 
 def test_what_one_member_reads_needs_a_word_unless_cells_or_a_floor_help():

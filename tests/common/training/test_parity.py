@@ -53,6 +53,10 @@ CLR = {
     "item_deviation": 0.5,
 }  # fmt: skip
 GEL = {"dim": 4, "hidden_layers": 3, "batch_size": 12, "learning_rate": 0.02}
+GP = {
+    "dim": 5, "learning_rate": 0.05, "item_rate_scale": 0.5, "user_rate_scale": 2.0,
+    "batch_size": 7,
+}  # fmt: skip
 BASES: dict[str, Tensors] = {
     "fedmf": {"learning_rate": 0.4, "regularisation": 0.02},
     "pfedrec": {"learning_rate": 0.3, "item_rate_scale": 0.1},
@@ -137,6 +141,11 @@ def cases():
         yield f"fedrecgel {radii}", ("fedrecgel", own, {}, 1e-3)
         flat = own | {"hidden_layers": 1, "batch_size": 1000}
         yield f"fedrecgel {radii} flat", ("fedrecgel", flat, {}, 0.0)
+    for changed in (
+        {}, {"similarity": "distance"}, {"neighbours": 3, "layers": 2, "local_epochs": 2},
+        {"pull": 0.0}, {"batch_size": 1000},
+    ):  # fmt: skip
+        yield f"gpfedrec {changed}", ("gpfedrec", GP | changed, {"clip": 64.0}, 0.0)
     for name, (base, changed) in OVER.items():
         near = 1e-3 if changed.get("weight", 0.5) else 1e-5
         for batch, tried in ((7, 0.0), (16, near), (1000, 0.0)):
@@ -158,7 +167,9 @@ def cases():
 CASES: dict[str, Case] = dict(cases())
 FAST = ("pfedrec 7 1", "pfedrec 1000 1 rank 3")
 """Of one batch PLGC's bases and a regulariser, the others in the long tests."""
-LONG = {f"plgc {name} 1000" for name in OVER if name not in (*BASES, "fedmf-err")}
+LONG = {f"plgc {name} 1000" for name in OVER if name not in (*BASES, "fedmf-err")} | {
+    "gpfedrec {'pull': 0.0}", "gpfedrec {'batch_size': 1000}",
+}  # fmt: skip
 
 
 def marked(name):

@@ -1,0 +1,140 @@
+"""Rules of a server that reads each update: similarities of users, and mixtures of their tables.
+
+Sums need no update by itself. Graphs and clusters of users do, so an algorithm with `personalise`
+gets all updates of a round, one by one, and returns a model for each user. All such rules of the
+papers are one matrix: weights of the users' tables for each user's new table.
+
+Tables are read in blocks of `BLOCK_BYTES`, in the order of the users' identities, so that results
+don't depend on how users are grouped into clients. With n users, a rule takes at most three blocks
+and four matrices of n x n float64: with 943 users and 1,682 items 0.7 GiB, with 6,040 users of
+MovieLens-1M 1.9 GiB. Tables of 2.7 GiB are never in memory as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.model.state import SharedState
+
+BLOCK_BYTES = 256 << 20
+"""Tables of users that are read, multiplied and written at once."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Mixture:
+    """New tables for users of a round: the k-th is sum_v weights[k, v] (table of user v).
+
+    Attributes:
+        of: the shared table for which the users sent their own.
+        weights: float64 (n_tables, n_users).
+        table_of: the number of the table that each user gets, or -1 if it keeps its own, int64
+            (n_users,). None if user u gets table u.
+    """
+
+    of: str
+    weights: Floats
+    table_of: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Personal:
+    """The result of `Algorithm.personalise`.
+
+    Attributes:
+        own: a mixture for each parameter that users receive, by its name.
+        shared: new values of shared tensors, in place of those that sums gave.
+    """
+
+    own: Mapping[str, Mixture]
+    shared: Mapping[str, Floats] = field(default_factory=dict)
+
+
+class UserUpdates:
+    """The updates of a round's users, one by one.
+
+    Args:
+        version: the model that the users started from. Its tables have the active rows alone.
+        active: rows of the active items in the catalogue, ascending int64 (n_active,).
+        user_keys: the users' identities, ascending int64 (n_users,).
+        samples: the users' numbers of training items, int64 (n_users,).
+        number: the number of the round, from which an algorithm may draw.
+        read: returns the tables that some users sent for a shared one, (n, n_active, ...).
+    """
+
+    def __init__(
+        self,
+        version: SharedState,
+        *,
+        active: NDArray[np.int64],
+        user_keys: NDArray[np.int64],
+        samples: NDArray[np.int64],
+        number: int,
+        read: Callable[[str, NDArray[np.int64]], NDArray[np.floating]],
+    ) -> None:
+        self.version, self.active, self.number = version, active, number
+        self.user_keys, self.samples, self._read = user_keys, samples, read
+
+    def __len__(self) -> int:
+        return len(self.user_keys)
+
+    def of_users(self, name: str, users: NDArray[np.int64]) -> NDArray[np.floating]:
+        """Return the tables that some users sent, (n, n_active, ...), by their positions."""
+        return self._read(name, users)
+
+    def blocks(self, name: str) -> Iterator[tuple[slice, NDArray[np.floating]]]:
+        """Yield all users' tables for a shared one, flat: (users, (n, values of a table))."""
+        for part in self.parts(name):
+            tables = self._read(name, np.arange(len(self))[part])
+            yield part, tables.reshape(len(tables), -1)
+
+    def parts(self, name: str, n_tables: int | None = None) -> list[slice]:
+        """Return the tables of each block, by default all users'."""
+        n_tables = len(self) if n_tables is None else n_tables
+        at_once = max(1, BLOCK_BYTES // max(1, 4 * self.version.kept[name].size))
+        return [slice(at, min(n_tables, at + at_once)) for at in range(0, n_tables, at_once)]
+
+    def products(self, name: str, origin: Floats | None = None) -> Floats:
+        """Return the inner products of all pairs of users' tables, (n_users, n_users).
+
+        Args:
+            origin: is subtracted from every table, (n_active, ...).
+        """
+        found = np.empty((len(self), len(self)))
+        for rows, left in self.blocks(name):
+            left = left if origin is None else left - origin.reshape(-1).astype(left.dtype)
+            found[rows, rows] = left @ left.T
+            for columns, right in self.blocks(name):
+                if columns.start >= rows.start:
+                    break
+                right = right if origin is None else right - origin.reshape(-1).astype(right.dtype)
+                found[rows, columns] = left @ right.T
+                found[columns, rows] = found[rows, columns].T
+        return found
+
+    def mixed(self, name: str, weights: Floats) -> NDArray[np.floating]:
+        """Return weighted sums of users' tables, (n_sums, n_active, ...).
+
+        Args:
+            weights: float64 (n_sums, n_users).
+        """
+        shape = (len(weights), *self.version.kept[name].shape)
+        found: NDArray[np.floating] | None = None
+        for part, tables in self.blocks(name):
+            term = weights[:, part].astype(tables.dtype) @ tables
+            found = term if found is None else np.add(found, term, out=found)
+        return np.zeros(shape) if found is None else found.reshape(shape)
+
+
+def cosines(products: Floats) -> Floats:
+    """Return the cosines that belong to inner products. Those of a table of zeros are 0."""
+    lengths = np.sqrt(products.diagonal())
+    inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    found = products * inverse[:, None]
+    found *= inverse
+    return found

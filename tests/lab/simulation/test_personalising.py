@@ -1,0 +1,101 @@
+"""Servers that read each update, in one process: the same models however users are grouped."""
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from conformance.party import ALGORITHM_SETTINGS
+
+from fedrec.algorithms import ALGORITHMS, individual
+from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.model.state import PrivateState
+from fedrec.model.tables import TableRoom
+from fedrec.training.learner import Learner
+from fedrec.training.personalising import sent_table
+from fedrec_lab.simulation import simulate
+
+pytestmark = pytest.mark.slow
+
+NAMES = [
+    name
+    for name, kind in ALGORITHMS.items()
+    if kind.personalise is not TrainedAlgorithm.personalise
+]
+
+
+@pytest.fixture(params=NAMES)
+def settings(request, settings_of):
+    return settings_of(
+        algorithm={"name": request.param, "dim": 6, **ALGORITHM_SETTINGS[request.param]},
+        update={"structure": "dense", "clip": 64.0, "rank": 4},
+        rounds={"total": 3},
+    ).model_copy()
+
+
+def bits(result):
+    return [
+        version.shared.canonical_bytes() + PrivateState.of(version.private.arrays()).to_bytes()
+        for version in (result.last, result.best)
+    ]
+
+
+def run(settings, data, **options):
+    users, catalogue = data
+    return simulate(settings, users=users, catalogue=catalogue, **options)
+
+
+def test_the_same_bits_for_any_grouping_and_with_tables_in_files(settings, data, tmp_path):
+    alone = bits(run(settings, data))
+    assert bits(run(settings, data, n_clients=7)) == alone
+    with patch.object(TableRoom, "is_enough_for", lambda self, n_users, widths: False):
+        in_files = run(settings, data, folder=tmp_path / "files", n_clients=2)
+        assert in_files.last.private.in_files
+        assert bits(in_files) == alone
+
+
+def test_blocks_of_few_users_change_no_more_than_rounding(settings, data):
+    alone = run(settings, data)
+    with patch.object(individual, "BLOCK_BYTES", 1 << 14):
+        again = run(settings, data)
+    for name, values in alone.last.private.arrays().items():
+        other = again.last.private.arrays()[name]
+        assert np.abs(values - other).max() < 1e-3 * max(1.0, np.abs(values).max()), name
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits(settings, data, tmp_path):
+    whole = bits(run(settings, data))
+    rounds = iter([False, False, True])
+    run(settings, data, folder=tmp_path, stop=lambda: next(rounds))
+    assert bits(run(settings, data, folder=tmp_path, resume=True)) == whole
+
+
+def test_a_table_is_read_as_a_client_of_one_user_sends_it(settings, data):
+    users, catalogue = data
+    learner = Learner(settings.plan, len(catalogue), device="cpu")
+    algorithm, shared = learner.server.algorithm, learner.server.initial_shared()
+    private = learner.local.initial_private(users)
+    own = algorithm.sent_from["item_embedding"]
+    (tensor,) = [each for each in algorithm.tensors if each.name == "item_embedding"]
+    version = shared.tensors["item_embedding"]
+    for index in (0, 31):
+        one = users.select(np.array([index]))
+        part = learner.contribute("train", 2, shared, one, private.rows(np.array([index])))
+        sent = learner.server.layout.changes_of(part.vector)["item_embedding"]
+        assert sent.any()
+        expected = (version + sent * tensor.step).astype(np.float32)
+        found = sent_table(part.private.tensors[own], version, tensor)
+        assert np.array_equal(found[0], expected)
+
+
+def test_users_that_sit_out_keep_their_model(settings_of, data):
+    """A quarter of the users trains: the others' received tables stay as they begin."""
+    settings = settings_of(
+        algorithm={"name": "gpfedrec", **ALGORITHM_SETTINGS["gpfedrec"]},
+        update={"structure": "dense", "clip": 64.0, "rank": 4},
+        rounds={"total": 1, "user_fraction": 0.25, "user_sampling": "count"},
+    )
+    result = run(settings, data)
+    first = Learner(settings.plan, len(data[1]), device="cpu").local.initial_private(data[0])
+    received = "smoothed_item_embedding"
+    moved = (result.last.private.tensors[received] != first.tensors[received]).any((1, 2))
+    assert moved.sum() == len(data[0]) // 4
