@@ -56,8 +56,7 @@ def install_command(extra: str = "") -> str:
     found = json.loads(origin) if origin else {}
     if found.get("dir_info", {}).get("editable"):
         return f"pip install -e '{unquote(urlsplit(found['url']).path)}{part}'"
-    where = f" @ {found['url']}" if found else ""
-    return f"pip install 'fedrec{part}{where}'"
+    return f"pip install 'fedrec{part}{' @ ' * bool(found)}{found.get('url', '')}'"
 
 
 def is_missing(name: str) -> bool:

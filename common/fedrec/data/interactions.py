@@ -214,7 +214,10 @@ class Interactions(Tabular):
 
     def _repr_html_(self) -> str:
         summary = describe(self)
-        rows = [(name.replace("_", " "), f"{value:,.4g}") for name, value in _facts(summary)]
+        rows = [
+            (name.replace("_", " "), f"{getattr(summary, name):,.4g}")
+            for name in summary.__dataclass_fields__
+        ]
         figure = bars(_by_activity(self), caption="users by their number of interactions")
         return html_table(("", ""), rows, caption=repr(self)) + figure
 
@@ -411,10 +414,6 @@ class DatasetSummary:
     users_with_tied_last_timestamp: int
     items_with_one_holder: int
     items_below_minimum_holders: int
-
-
-def _facts(summary: DatasetSummary) -> list[tuple[str, float]]:
-    return [(name, getattr(summary, name)) for name in summary.__dataclass_fields__]
 
 
 def _by_activity(interactions: Interactions) -> dict[str, float]:

@@ -90,14 +90,6 @@ class Listener(Shape):
         """Something of the job was reached."""
 
 
-class _Silent:
-    def begin(self, number: int, n_jobs: int, job: ComparisonJob) -> None:
-        pass
-
-    def tell(self, text: str) -> None:
-        pass
-
-
 class _Shown:
     """Shows jobs as a bar.
 
@@ -236,7 +228,7 @@ def compare(
     with ExitStack() as stack:
         if listener is None and (is_watched() if progress is None else progress):
             listener = _Shown(stack.enter_context(progress_bar("measurements")))
-        listener = listener or _Silent()
+        listener = listener or _Shown(lambda **moved: None)
         for number, job in enumerate(jobs, start=1):
             known = None if parts is None else parts.load(job.name)
             if known is not None:
