@@ -153,7 +153,7 @@ def interactions_of(users: UserSplit, catalogue: Catalogue) -> Interactions:
         names += [user] * (len(history) + 2)
         items += [catalogue.item_ids[row] for row in [*history, *last]]
         times += range(len(history) + 2)
-    return Interactions.from_columns(names, items, times).deduplicated()
+    return Interactions.from_arrays(names, items, times).deduplicated()
 
 
 def main() -> None:

@@ -67,7 +67,7 @@ def federation(
             },
         }
     )
-    interactions = Interactions.from_columns(users, items).deduplicated()
+    interactions = Interactions.from_arrays(users, items).deduplicated()
     data = DemoData(name="bench", interactions=interactions, catalogue=catalogue, note="")
     folder.mkdir(parents=True, exist_ok=True)
     return prepare(folder, plan, data, n_clients=n_clients)

@@ -33,7 +33,7 @@ def settings_markdown() -> str:
                 lines += [f'### `name = "{owner}"`', "", own.partition("\n\n")[0], ""]
             lines += ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
             for setting in settings:
-                shown = f"`{as_toml(setting.default)}`"
+                shown = setting.default_in_words or f"`{as_toml(setting.default)}`"
                 cells = (f"`{setting.key}`", shown, setting.allowed, setting.sentence)
                 lines.append(f"| {' | '.join(cell(text) for text in cells)} |")
             lines.append("")

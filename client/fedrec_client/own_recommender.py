@@ -41,7 +41,7 @@ from fedrec.recommender import (
     Recommender,
     UsersFile,
 )
-from fedrec.recommender.ranking import Ids, Scores
+from fedrec.recommender.ranking import RankedItems
 from fedrec.recommender.tail import LocalTail, TailFigures, check_tail_users, figures_of, weighed
 from fedrec.settings.schema import ClientSettings, Settings
 from fedrec_client.state.held_model import HeldModel, Which, read_held_model
@@ -203,7 +203,7 @@ class Wanted:
     exclude: Sequence[str] = ()
     candidates: Sequence[str] | None = None
 
-    def for_users(self, model: Recommender, users: str | Sequence[str]) -> tuple[Ids, Scores]:
+    def for_users(self, model: Recommender, users: str | Sequence[str]) -> RankedItems:
         """Return the best items for users whose vectors are known. See `Recommender.recommend`."""
         return model.recommend(
             users,
@@ -213,7 +213,7 @@ class Wanted:
             block=self.exclude,
         )
 
-    def for_history(self, model: Recommender, history: Sequence[str]) -> tuple[Ids, Scores]:
+    def for_history(self, model: Recommender, history: Sequence[str]) -> RankedItems:
         """Return the best items for a user whose vector is computed from a history."""
         return model.recommend_vector(
             model.fold_in(history),
@@ -224,12 +224,12 @@ class Wanted:
             history=history,
         )
 
-    def like_item(self, model: Recommender, item: str) -> tuple[Ids, Scores]:
+    def like_item(self, model: Recommender, item: str) -> RankedItems:
         """Return the items most similar to one. See `Recommender.similar_items`."""
         return model.similar_items(item, self.n, candidates=self.candidates, block=self.exclude)
 
 
-def recommendations(model: Recommender, found: tuple[Ids, Scores]) -> Recommendations:
+def recommendations(model: Recommender, found: RankedItems) -> Recommendations:
     """Return a model's answer with ranks and titles."""
     ids, scores = found
     items = tuple(

@@ -9,18 +9,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fedrec.data.interactions import Interactions
     from fedrec.data.source import load_data
     from fedrec.errors import FedrecError
     from fedrec.recommender import Recommender
     from fedrec.settings.schema import Settings
     from fedrec.settings.validation import load_settings
 
-__all__ = ["FedrecError", "Recommender", "Settings", "__version__", "load_data", "load_settings"]
+__all__ = [
+    "FedrecError",
+    "Interactions",
+    "Recommender",
+    "Settings",
+    "__version__",
+    "load_data",
+    "load_settings",
+]
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "FedrecError": "fedrec.errors",
+    "Interactions": "fedrec.data.interactions",
     "Recommender": "fedrec.recommender",
     "Settings": "fedrec.settings.schema",
     "load_data": "fedrec.data.source",

@@ -26,6 +26,7 @@ from fedrec.plan.algorithm import training_path
 from fedrec.plan.schema import Plan
 
 ACCEPT_FLAG = "--accept-other-arithmetic"
+_ARGUMENT = "accept_other_arithmetic=True"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +114,8 @@ class Provenance:
                 f"{what} was trained under other arithmetic, so resuming here would not give the "
                 f"same bits. {difference} Nothing was changed.",
                 remedy="Resume where it was trained, for example in the same image on the same "
-                f"kind of processor. Or give {ACCEPT_FLAG}: results stay as good, but their "
-                "last bits differ, and the record shows that.",
+                f"kind of processor. Or give {ACCEPT_FLAG} ({_ARGUMENT} in Python): results stay "
+                "as good, but their last bits differ, and the record shows that.",
             )
         change = Accepted(
             at=datetime.fromtimestamp(now, tz=UTC).isoformat(timespec="seconds"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from numbers import Integral
 from typing import NewType
 
 UserId = NewType("UserId", str)
@@ -12,6 +13,12 @@ ClientId = NewType("ClientId", str)
 """The hexadecimal SHA-256 fingerprint of a client's Ed25519 public key, 64 characters."""
 RoundId = NewType("RoundId", int)
 """Rounds count from 1. Version v of the shared model is the one that round v published."""
+
+
+def id_text(value: object) -> object:
+    """Return an integer id as its decimal digits, as a data file has it. Other values stay."""
+    is_number = isinstance(value, Integral) and not isinstance(value, bool)
+    return str(value) if is_number else value
 
 
 def digest(domain: str, *parts: bytes | str | int) -> bytes:

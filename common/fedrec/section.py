@@ -16,9 +16,14 @@ Problem = tuple[tuple[str, ...], str]
 
 @dataclass(frozen=True, slots=True)
 class InWords:
-    """The allowed values of a field in words, if its pattern is hard to read."""
+    """The allowed values of a field in words, if its pattern is hard to read.
 
-    words: str
+    Attributes:
+        default: the default in words, if it depends on other settings.
+    """
+
+    words: str = ""
+    default: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,11 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     rules: ClassVar[tuple[Rule, ...]] = ()
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """Show only values that are not the default ones, also inside sections."""
+        shown = (name for name in type(self).model_fields if not self.is_default(name))
+        return ((name, getattr(self, name)) for name in shown)
 
     def problems(self, path: str) -> Iterator[Problem]:
         """Yield contradictions, and settings that are set without effect.

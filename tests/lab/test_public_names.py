@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +13,11 @@ import pytest
 import fedrec
 import fedrec_lab
 from fedrec import FedrecError, load_data, load_settings
+from fedrec.data import generate, leave_one_out
 from fedrec.errors import DataError, SettingsError
+from fedrec_lab.comparison import comparing
+from fedrec_lab.reports import round_progress
+from fedrec_lab.simulation import runner
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -49,7 +55,7 @@ def test_a_file_of_any_shape_is_read_with_the_settings_of_data(tmp_path):
 
 
 def test_a_wrong_setting_of_reading_is_named(tmp_path):
-    with pytest.raises(SettingsError, match=r"data\.minimum_ratings"):
+    with pytest.raises(SettingsError, match="no argument 'minimum_ratings'"):
         load_data(tmp_path / "ratings.csv", minimum_ratings=4)
 
 
@@ -59,6 +65,11 @@ def test_a_missing_file_and_a_missing_data_set_say_so(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDREC_CACHE", str(tmp_path))
     with pytest.raises(DataError, match="fedrec data import ml-1m"):
         load_data("ml-1m")
+
+
+def test_an_invalid_argument_is_named_with_its_meaning(tmp_path):
+    with pytest.raises(SettingsError, match=r"minimum_interactions is 0: .* Leave out users"):
+        load_data(tmp_path / "ratings.csv", minimum_interactions=0)
 
 
 def test_settings_need_no_file():
@@ -76,3 +87,103 @@ def test_values_go_before_the_file(tmp_path):
 def test_what_is_wrong_with_values_stands_in_the_message():
     with pytest.raises(FedrecError, match=r"values: .*rounds.totl"):
         load_settings(values={"rounds.totl": 3}, environ={})
+
+
+@pytest.fixture(scope="module")
+def data():
+    made = generate(n_users=40, n_items=60, n_clusters=3, interactions_per_user=10, seed=8)
+    return leave_one_out(made.interactions, made.catalogue), made.catalogue
+
+
+@pytest.fixture(scope="module")
+def settings():
+    values = {"protection.name": "none", "rounds.total": 2, "federation.minimum_item_users": 3}
+    return load_settings(algorithm="fedals", values=values | {"client.device": "cpu"}, environ={})
+
+
+@pytest.fixture(scope="module")
+def run(settings, data):
+    users, items = data
+    return fedrec_lab.simulate(settings, users=users, catalogue=items)
+
+
+@pytest.fixture(scope="module")
+def comparison(settings, data):
+    users, items = data
+    return fedrec_lab.compare(settings, users=users, catalogue=items, references=())
+
+
+def test_runs_and_comparisons_are_short_in_a_terminal(run, comparison):
+    measured = r"round \d chosen: NDCG@10 0\.\d{4}"
+    form = rf"SimulationResult\(fedals \(dense\), 4 rounds, finished, {measured}\)"
+    assert re.fullmatch(form, repr(run))
+    assert repr(comparison) == f"ComparisonTable({len(comparison.table.rows)} methods, full)"
+    assert str(comparison.table) == comparison.table.to_text()
+    for part in (run.best, run.rounds[0], run.recommender(), run.provenance, run.evaluation):
+        assert len(repr(part)) < 1000, part
+
+
+def test_runs_and_comparisons_have_a_table_and_a_figure(run, comparison):
+    for value in (run, comparison):
+        html = value._repr_html_()
+        assert "popularity (protected counts)" in html
+        assert "<svg" in html
+    assert "chosen on validation" in run._repr_html_()
+
+
+def test_runs_and_comparisons_are_frames(run, comparison):
+    rows = run.to_pandas()
+    assert set(rows["scorer"]) >= {"model", "popularity"}
+    measured = rows[(rows["scorer"] == "model") & (rows["split"] == "test")]
+    assert measured["ndcg"].max() > 0
+    assert run.to_arrow().num_rows == len(rows)
+    methods = comparison.to_pandas()["method"].tolist()
+    assert methods == [row.method for row in comparison.table.rows]
+
+
+def test_a_run_hands_out_its_vectors(run):
+    found = run.vectors()
+    assert found.users.shape == (len(found.user_ids), found.items.shape[1])
+    assert found.items.shape[0] == len(found.item_ids)
+    user = found.user_ids[0]
+    ids, scores = run.recommender().recommend(user, 1)
+    row = found.item_ids.tolist().index(ids[0])
+    assert scores[0] == pytest.approx(float(found.users[0] @ found.items[row]), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("watched", "progress", "shown"),
+    [(True, None, True), (True, False, False), (False, None, False), (False, True, True)],
+)
+def test_progress_shows_where_a_person_looks(
+    settings, data, monkeypatch, capsys, watched, progress, shown
+):
+    for module in (runner, comparing, round_progress):
+        monkeypatch.setattr(module, "is_watched", lambda: watched)
+    users, items = data
+    fedrec_lab.simulate(settings, users=users, catalogue=items, progress=progress)
+    assert ("NDCG" in capsys.readouterr().err) is shown
+    fedrec_lab.compare(settings, users=users, catalogue=items, references=(), progress=progress)
+    assert ("measurements" in capsys.readouterr().err) is shown
+
+
+def test_progress_in_a_notebook_is_a_bar_in_the_cell(settings, data, monkeypatch):
+    shown = []
+
+    class Handle:
+        def update(self, html):
+            shown.append(html)
+
+    class ZMQInteractiveShell:
+        pass
+
+    display = SimpleNamespace(HTML=str, display=lambda html, display_id: Handle())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=ZMQInteractiveShell))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    users, items = data
+    fedrec_lab.simulate(settings, users=users, catalogue=items)
+    assert len(shown) == settings.rounds.published
+    assert '<progress value="4" max="4">' in shown[-1]
+    # Who listens is not told twice.
+    fedrec_lab.simulate(settings, users=users, catalogue=items, on_round=lambda report: None)
+    assert len(shown) == settings.rounds.published

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from fedrec.errors import DataError, SettingsError
 from fedrec.recommender import Recommender
-from fedrec.recommender.ranking import Ids, Scores
+from fedrec.recommender.ranking import RankedItems
 from fedrec_client.own_recommender import Wanted
 from fedrec_client.serve.request_reading import Recommend, Refusal, Similar
 
@@ -101,7 +101,7 @@ class ServedModel:
         unknown.items += missing
         return [item for item in items if item in catalogue]
 
-    def _answer(self, found: tuple[Ids, Scores], unknown: _Unknown, *, basis: str) -> bytes:
+    def _answer(self, found: RankedItems, unknown: _Unknown, *, basis: str) -> bytes:
         ids, scores = found[0].tolist(), found[1].tolist()
         if not math.isfinite(sum(scores)):
             raise Refusal("internal", "The model has values that are not finite numbers.")

@@ -303,7 +303,7 @@ ABOUT: Mapping[str, About] = {
         divergence_remedy="Raise algorithm.regularisation, or lower algorithm.alpha or "
         "algorithm.momentum.",
         shortfall="algorithm.alpha, algorithm.regularisation and algorithm.frequency_exponent",
-        starter={"update.structure": "dense", "update.clip": 2.0, "rounds.total": 10},
+        starter={"update.clip": 2.0, "rounds.total": 10},
     ),
     "ease": About(
         summary="exact counts of pairs, which every client learns",
@@ -326,7 +326,7 @@ ABOUT: Mapping[str, About] = {
         divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
         "number of clients, so that all parts are counted over the same users.",
         shortfall="algorithm.regularisation and federation.minimum_item_users",
-        starter={"update.structure": "dense", "rounds.total": 4},
+        starter={"rounds.total": 4},
         audit="pairs",
     ),
     "sketch": About(
@@ -348,7 +348,7 @@ ABOUT: Mapping[str, About] = {
         divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
         "number of clients, so that all sums are over the same users.",
         shortfall="algorithm.dim and federation.minimum_item_users",
-        starter={"update.structure": "dense", "rounds.total": 3},
+        starter={"rounds.total": 3},
         audit="sketches",
     ),
     "pfedrec": About(

@@ -378,6 +378,11 @@ class About:
     audit: Literal["rows", "pairs", "sketches"] = "rows"
     modules: tuple[str, ...] = ()
 
+    @property
+    def structure(self) -> str:
+        """The update structure if the settings name none: the tuned one, or the first valid one."""
+        return str((self.starter or {}).get("update.structure", self.updates[0]))
+
     def needs_everybody_with(self, settings: AlgorithmSettings) -> str:
         """Return `needs_everybody` for these settings."""
         found = self.needs_everybody

@@ -282,7 +282,7 @@ def _resolved(loaded: LoadedSettings) -> TextTable:
 
 
 def _explain(key: str) -> Result:
-    from fedrec.section import Section, as_toml
+    from fedrec.section import Section
     from fedrec.settings.explain import explain
 
     found = explain(key)
@@ -294,7 +294,7 @@ def _explain(key: str) -> Result:
                 "key": setting.key,
                 "default": default.model_dump(mode="json")
                 if isinstance(default, Section)
-                else default,
+                else setting.default_in_words or default,
                 "allowed": setting.allowed,
                 "meaning": setting.sentence,
                 "environment": setting.environment,
@@ -308,7 +308,7 @@ def _explain(key: str) -> Result:
         lines += [
             f"{setting.key} ({scope})",
             f"  {setting.sentence}",
-            f"  {setting.allowed}; default {as_toml(default)}",
+            f"  {setting.allowed}; default {setting.shown_default}",
             f"  environment {setting.environment}",
         ]
     return Result(content={"settings": settings}, text=lines)

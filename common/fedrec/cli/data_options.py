@@ -7,7 +7,6 @@ other command reads the data's description, the settings and the environment.
 from __future__ import annotations
 
 import inspect
-import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from fedrec.cli.lazy import replace_parameters
-from fedrec.data.reading import DataSettings
+from fedrec.data.reading import FLAG_AND_SETTING, DataSettings
 from fedrec.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ DataFlags = Mapping[str, object]
 """The flags that were given, as names of settings of `data` with their values."""
 
 _PARAMETER = "reading"
-_FLAG_AND_SETTING = re.compile(r"--([a-z-]+) \(data\.([a-z_]+)\)")
 DATA_FLAGS = tuple(name for name in DataSettings.model_fields if name not in ("path", "catalogue"))
 
 
@@ -109,7 +107,7 @@ def propose_command(error: DataError, command: Any, given: Sequence[str]) -> Non
     names = _parameters_of(command, given)
     error.message, error.remedy = (
         # Its settings are written as `fedrec.data.reading.flag_of` writes them.
-        _FLAG_AND_SETTING.sub(
+        FLAG_AND_SETTING.sub(
             lambda found: found[0] if found[2] in names else f"data.{found[2]}", text
         )
         for text in (error.message, error.remedy)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from fedrec.data.interactions import Interactions, sorted_ids
 from fedrec.durable import replacing_text, unwritten
 from fedrec.errors import CatalogueMismatch, DataError
-from fedrec.ids import ItemId, digest
+from fedrec.ids import ItemId, digest, id_text
+from fedrec.showing import Tabular, html_table
 
 _MAGIC = "fedrec-catalogue"
 _MAJOR, _MINOR = 1, 0
@@ -21,7 +23,7 @@ _HEADER = ["item_id", "title"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Catalogue:
+class Catalogue(Tabular):
     """A public, ordered list of items. The row of an item never changes.
 
     Attributes:
@@ -63,6 +65,18 @@ class Catalogue:
             )
         object.__setattr__(self, "_rows", rows)
 
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        """Return item_id and title."""
+        return {"item_id": self.item_ids, "title": self.titles}
+
+    def __repr__(self) -> str:
+        titles = "with titles" if any(self.titles) else "no titles"
+        return f"Catalogue({len(self):,} items, version {self.version}, {titles})"
+
+    def _repr_html_(self) -> str:
+        rows = zip(self.item_ids, self.titles, strict=True)
+        return html_table(("item", "title"), rows, caption=repr(self))
+
     @classmethod
     def of(
         cls, item_ids: Iterable[str], titles: Iterable[str] | None = None, *, version: int = 1
@@ -86,7 +100,7 @@ class Catalogue:
 
     def __contains__(self, item_id: object) -> bool:
         """Return whether an item has a row."""
-        return item_id in self._rows
+        return id_text(item_id) in self._rows
 
     @property
     def n_items(self) -> int:
@@ -120,7 +134,7 @@ class Catalogue:
         """
         return digest("fedrec catalogue", *self.item_ids).hex()
 
-    def rows_of(self, item_ids: Iterable[str]) -> NDArray[np.int64]:
+    def rows_of(self, item_ids: Iterable[str | int]) -> NDArray[np.int64]:
         """Return the row of each item, shape (n,).
 
         Raises:
@@ -129,9 +143,14 @@ class Catalogue:
         """
         wanted = list(item_ids)
         try:
-            return np.fromiter(map(self._rows.__getitem__, wanted), np.int64, count=len(wanted))
+            # Integers are no keys.
+            find: Callable[[Any], int] = self._rows.__getitem__
+            return np.fromiter(map(find, wanted), np.int64, count=len(wanted))
         except KeyError:
-            unknown = sorted_ids(item for item in wanted if item not in self._rows)
+            texts = [str(id_text(item)) for item in wanted]
+            unknown = sorted_ids(item for item in texts if item not in self._rows)
+            if not unknown:
+                return self.rows_of(texts)
         raise CatalogueMismatch(
             f"{len(unknown)} items are not among the {len(self)} of catalogue version "
             f"{self.version}: {_quoted(unknown)}.",
@@ -153,12 +172,12 @@ class Catalogue:
             )
         return [self.item_ids[row] for row in chosen.tolist()]
 
-    def title_of(self, item_id: str) -> str:
+    def title_of(self, item_id: str | int) -> str:
         """Return an item's title, or its id where the title is empty."""
-        row = self._rows.get(item_id)
+        row = self._rows.get(str(item_id))
         if row is None:
             row = int(self.rows_of([item_id])[0])
-        return self.titles[row] or item_id
+        return self.titles[row] or str(item_id)
 
     def save(self, path: str | Path) -> None:
         """Write the catalogue as CSV, atomically replacing a file of that name.

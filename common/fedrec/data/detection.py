@@ -12,8 +12,8 @@ from pathlib import Path
 from fedrec.data.column_kinds import number_of
 from fedrec.data.decoding import SAMPLE_ROWS, head_of, on_disk, open_text, plain_name
 from fedrec.data.delimited import fields_of
-from fedrec.data.guessing import find_places, is_header, is_value, known_roles, no_header
-from fedrec.data.reading import ROLES, Reading, flag_of, separator_word
+from fedrec.data.guessing import find_places, is_header, is_value, no_header
+from fedrec.data.reading import ROLES, Reading, flag_of, known_roles, separator_word
 from fedrec.errors import DataError
 
 _CANDIDATES = ("\t", ",", ";", "|", "::", " ")

@@ -117,7 +117,7 @@ class Gathered:
         has_dates: whether times were dates.
     """
 
-    interactions: Interactions = field(default_factory=lambda: Interactions.from_columns([], []))
+    interactions: Interactions = field(default_factory=lambda: Interactions.from_arrays([], []))
     n_rows: int = 0
     n_bad: int = 0
     n_below: int = 0

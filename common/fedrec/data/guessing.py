@@ -11,7 +11,14 @@ from pathlib import Path
 
 from fedrec.data.column_kinds import ENOUGH, Column, ColumnKind, number_of, role_told
 from fedrec.data.gathering import Columns
-from fedrec.data.reading import ROLES, Reading, flag_of, is_nothing
+from fedrec.data.reading import (
+    ROLES,
+    USUAL_NAMES,
+    Reading,
+    flag_of,
+    is_nothing,
+    usual_columns,
+)
 from fedrec.data.times import looks_like_time
 from fedrec.errors import DataError
 
@@ -355,17 +362,6 @@ def _shape(text: str) -> str:
     return text
 
 
-_KNOWN: dict[str, tuple[str, ...]] = {
-    "user": ("user_id", "userid", "user", "uid", "reviewerid", "customer_id"),
-    "item": ("item_id", "itemid", "item", "iid", "movieid", "movie_id", "asin", "product_id"),
-    "rating": ("rating", "ratings", "score", "overall", "stars"),
-    "timestamp": (
-        "timestamp", "time", "unix_timestamp", "ts", "unixreviewtime", "date", "datetime",
-    ),
-}  # fmt: skip
-"""Usual names of columns, without regard to case, blanks, hyphens and underscores."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """The position of each column in a row, from 0, or None if it is missing."""
@@ -388,16 +384,6 @@ class Places:
             timestamp=timestamp,
             ignored=tuple(name for place, name in enumerate(names) if place not in taken),
         )
-
-
-def known_roles(header: Sequence[str]) -> set[str]:
-    """Return the roles for which a header has a usual name."""
-    names = set(map(_folded, header))
-    return {role for role, known in _KNOWN.items() if names & set(known)}
-
-
-def _folded(name: str) -> str:
-    return re.sub(r"[\s-]+", "_", name.strip().casefold())
 
 
 def places_of_roles(roles: Sequence[str], reading: Reading) -> Places:
@@ -436,7 +422,7 @@ def find_places(
     options: dict[str, str | None] = {}
     for role in ROLES:
         wanted = getattr(reading, f"{role}_column")
-        usual = list(dict.fromkeys(name for name in names if _folded(name) in _KNOWN[role]))
+        usual = usual_columns(role, names)
         found[role] = usual if wanted is None else [wanted] if wanted in names else []
         if wanted and not found[role]:
             problems.append(f"no column {wanted!r} for the {role}")
@@ -445,7 +431,7 @@ def find_places(
         elif len(usual) > 1 and wanted is None:
             problems.append(f"{' and '.join(usual)}, each of which could be the {role}")
         elif role in ("user", "item") and not found[role]:
-            problems.append(f"no column for the {role} (one of {', '.join(_KNOWN[role])})")
+            problems.append(f"no column for the {role} (one of {', '.join(USUAL_NAMES[role])})")
     at = {role: names.index(usual[0]) if usual else None for role, usual in found.items()}
     placed = _placed(at, reading)
     if problems or placed is None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.data.frames import chosen_column, object_column, times_in, whole_times
 from fedrec.errors import DataError
-from fedrec.ids import digest
+from fedrec.ids import digest, id_text
+from fedrec.showing import Tabular, bars, html_table
 
 
 def sorted_ids(ids: Iterable[str]) -> list[str]:
@@ -70,11 +73,12 @@ MISSING_TIMESTAMP = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Interactions:
+class Interactions(Tabular):
     """One row for each interaction. Ids are the data's own strings, and the arrays are read-only.
 
     Ids are object arrays whose rows share one string for each distinct id: 8 bytes a row, whatever
-    its length. Ratings are not kept, because every row counts as an interaction.
+    its length. Integers become their digits. Ratings are not kept, because every row counts as an
+    interaction.
 
     Attributes:
         user_ids: strings, shape (n_rows,).
@@ -83,7 +87,8 @@ class Interactions:
             has none, or None if no row has one.
 
     Raises:
-        DataError: lengths differ, an id is empty or not a string, or a timestamp is negative.
+        DataError: lengths differ, an id is empty or neither a string nor an integer, or a timestamp
+            is negative.
     """
 
     user_ids: NDArray[np.object_]
@@ -107,18 +112,114 @@ class Interactions:
             object.__setattr__(self, name, column)
 
     @classmethod
-    def from_columns(
+    def from_arrays(
         cls,
-        users: Iterable[str],
-        items: Iterable[str],
+        users: Iterable[str | int],
+        items: Iterable[str | int],
         timestamps: Iterable[int] | None = None,
     ) -> Interactions:
-        """Build interactions from any iterables of equal length."""
+        """Build interactions from arrays or other iterables of equal length.
+
+        Args:
+            users: the user of each row.
+            items: the item of each row.
+            timestamps: integers, or numpy's points in time, which become microseconds since 1970.
+        """
         return cls(
-            user_ids=_objects(list(users)),
-            item_ids=_objects(list(items)),
-            timestamps=None if timestamps is None else np.array(list(timestamps), dtype=np.int64),
+            user_ids=object_column(users),
+            item_ids=object_column(items),
+            timestamps=None if timestamps is None else whole_times(timestamps, MISSING_TIMESTAMP),
         )
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        user_column: str | None = None,
+        item_column: str | None = None,
+        timestamp_column: str | None = None,
+        rating_column: str | None = None,
+        minimum_rating: float | None = None,
+    ) -> Interactions:
+        """Build interactions from a frame of pandas or polars, or from a table of pyarrow.
+
+        Columns are found by the usual names, such as user_id, item_id, timestamp and rating. Name
+        others by `user_column` and so on.
+
+        Args:
+            minimum_rating: leave out rows with a lower rating. If omitted, every row counts.
+
+        Raises:
+            DataError: a column is missing, several could be meant, or values cannot be used.
+        """
+        listed = getattr(frame, "column_names", None)
+        names = [str(name) for name in (frame.columns if listed is None else listed)]
+        user = chosen_column(names, "user", user_column)
+        item = chosen_column(names, "item", item_column)
+        when = chosen_column(names, "timestamp", timestamp_column, needed=False)
+        found = cls.from_arrays(
+            frame[user].to_numpy(),
+            frame[item].to_numpy(),
+            None if when is None else times_in(frame[when]),
+        )
+        if minimum_rating is None:
+            return found
+        rating = chosen_column(names, "rating", rating_column)
+        return found.take(np.asarray(frame[rating].to_numpy()) >= minimum_rating)
+
+    @classmethod
+    def from_scipy(
+        cls,
+        matrix: Any,
+        *,
+        user_ids: Sequence[str | int] | None = None,
+        item_ids: Sequence[str | int] | None = None,
+    ) -> Interactions:
+        """Build interactions from a sparse matrix, one for each entry that is not zero.
+
+        Args:
+            matrix: a scipy.sparse matrix or array of shape (n_users, n_items).
+            user_ids: the id of each row. By default its number from 0.
+            item_ids: the same for each column.
+
+        Raises:
+            DataError: the number of ids differs from the matrix.
+        """
+        entries = matrix.tocoo()
+        kept = entries.data != 0
+        columns = []
+        for axis, (name, ids) in enumerate((("user_ids", user_ids), ("item_ids", item_ids))):
+            length = entries.shape[axis]
+            if ids is not None and len(ids) != length:
+                raise DataError(
+                    f"{name} has {len(ids)} ids, but the matrix has {length} of them.",
+                    remedy=f"Pass {name} with an id for each, or omit it.",
+                )
+            names = object_column(range(length) if ids is None else ids)
+            columns.append(names[(entries.row, entries.col)[axis][kept]])
+        return cls.from_arrays(*columns)
+
+    def columns(self) -> Mapping[str, NDArray[Any]]:
+        """Return user_id, item_id and, if any row has a time, timestamp."""
+        found: dict[str, NDArray[Any]] = {"user_id": self.user_ids, "item_id": self.item_ids}
+        return found if self.timestamps is None else found | {"timestamp": self.timestamps}
+
+    def __repr__(self) -> str:
+        times = "with" if self.has_times else "without"
+        return (
+            f"Interactions({len(self):,} rows, {self.n_users:,} users, {self.n_items:,} items, "
+            f"{times} times)"
+        )
+
+    def _repr_html_(self) -> str:
+        summary = describe(self)
+        rows = [
+            (name.replace("_", " "), f"{getattr(summary, name):,.4g}")
+            for name in summary.__dataclass_fields__
+        ]
+        figure = bars(_by_activity(self), caption="users by their number of interactions")
+        return html_table(("", ""), rows, caption=repr(self)) + figure
 
     def __len__(self) -> int:
         """Return the number of rows, duplicates included."""
@@ -210,22 +311,20 @@ class Interactions:
         return np.lexsort((self.timestamps, pair)), pair
 
 
-def _objects(ids: list[str]) -> NDArray[np.object_]:
-    column = np.empty(len(ids), dtype=np.object_)
-    column[:] = ids
-    return column
-
-
 def _id_column(name: str, values: object) -> NDArray[np.object_]:
     column = np.asarray(values, dtype=np.object_).view()
     if column.ndim != 1:
-        raise DataError(f"{name} has {column.ndim} dimensions, expected one string for each row.")
+        raise DataError(f"{name} has {column.ndim} dimensions, expected one id for each row.")
     ids = column.tolist()
+    if not all(issubclass(kind, str) for kind in set(map(type, ids))):
+        shared: dict[object, object] = {id_: id_text(id_) for id_ in set(ids)}
+        ids = [shared[id_] for id_ in ids]
+        column = object_column(ids)
     foreign = sorted(kind.__name__ for kind in set(map(type, ids)) if not issubclass(kind, str))
     if foreign:
         raise DataError(
-            f"{name} contains values of type {', '.join(foreign)}, expected strings.",
-            remedy="Convert them with str() first.",
+            f"{name} contains values of type {', '.join(foreign)}, expected strings or integers.",
+            remedy="Convert them, and leave out rows without an id.",
         )
     if "" in ids:
         raise DataError(f"{name} contains an empty id, first in row {ids.index('')}.")
@@ -315,6 +414,17 @@ class DatasetSummary:
     users_with_tied_last_timestamp: int
     items_with_one_holder: int
     items_below_minimum_holders: int
+
+
+def _by_activity(interactions: Interactions) -> dict[str, float]:
+    """Return the number of users by their number of rows, in powers of two."""
+    users, index = encode_ids(interactions.user_ids)
+    powers = np.frexp(np.bincount(index, minlength=len(users)))[1]
+    counts = np.bincount(powers)
+    return {
+        f"{1 << (power - 1):,} to {(1 << power) - 1:,}": float(counts[power])
+        for power in range(1, len(counts))
+    }
 
 
 def describe(interactions: Interactions, *, minimum_item_users: int = 10) -> DatasetSummary:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from pydantic import Field
@@ -11,6 +13,16 @@ from fedrec.section import Section
 
 ROLES = ("user", "item", "rating", "timestamp")
 """Roles of columns. ``-`` is any other column."""
+
+USUAL_NAMES: dict[str, tuple[str, ...]] = {
+    "user": ("user_id", "userid", "user", "uid", "reviewerid", "customer_id"),
+    "item": ("item_id", "itemid", "item", "iid", "movieid", "movie_id", "asin", "product_id"),
+    "rating": ("rating", "ratings", "score", "overall", "stars"),
+    "timestamp": (
+        "timestamp", "time", "unix_timestamp", "ts", "unixreviewtime", "date", "datetime",
+    ),
+}  # fmt: skip
+"""Usual names of columns, without regard to case, blanks, hyphens and underscores."""
 
 SEPARATORS = {"tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
 """Words for separators. Any other character is written as itself."""
@@ -25,6 +37,10 @@ _NOTHING = frozenset(
 """Texts that exports write for a missing value."""
 
 
+FLAG_AND_SETTING = re.compile(r"--([a-z-]+) \(data\.([a-z_]+)\)")
+"""The form of `flag_of` in a text."""
+
+
 def separator_word(separator: str) -> str:
     """Return the word for a separator, or the separator itself."""
     return _WORDS.get(separator, separator)
@@ -33,6 +49,20 @@ def separator_word(separator: str) -> str:
 def is_nothing(text: str) -> bool:
     """Return whether a field is empty or holds a string that means a missing value."""
     return text.strip() in _NOTHING
+
+
+def usual_columns(role: str, names: Iterable[str]) -> list[str]:
+    """Return the columns that are usually named so for a role, each once."""
+    return list(dict.fromkeys(name for name in names if _folded(name) in USUAL_NAMES[role]))
+
+
+def known_roles(header: Sequence[str]) -> set[str]:
+    """Return the roles for which a header has a usual name."""
+    return {role for role in USUAL_NAMES if usual_columns(role, header)}
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[\s-]+", "_", name.strip().casefold())
 
 
 def flag_of(name: str) -> str:

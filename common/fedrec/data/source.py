@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from fedrec.data.fetching import DATASETS
 from fedrec.data.interactions import Interactions
 from fedrec.data.public import PUBLIC, cached_path, require_if_public
 from fedrec.data.readers import ReadReport, read_interactions, try_reading
-from fedrec.data.reading import ROLES, DataSettings, flag_of
+from fedrec.data.reading import FLAG_AND_SETTING, ROLES, DataSettings, flag_of
 from fedrec.data.splits import Divide, UserSplit, leave_one_out
 from fedrec.data.times import looks_like_moments, shown_span
 from fedrec.errors import DataError, SettingsError
@@ -277,7 +277,8 @@ def _nothing_left(found: Interactions, data: DataSettings) -> DataError:
     about = f"{found.n_users} users and {found.n_items} items"
     reached = " and ".join(f"{minimum} interactions {each}" for minimum, each in asked.values())
     return DataError(
-        f"The minimums leave nothing of {data.path}: of its {about}, none reach {reached}.",
+        f"The minimums leave nothing of {data.path or 'the interactions'}: of {about}, none reach "
+        f"{reached}.",
         remedy=f"Lower {' or '.join(map(flag_of, asked))}.",
         options=dict.fromkeys(asked, "1"),
     )
@@ -329,17 +330,20 @@ def read_users(
     return divide(kept, items), items
 
 
-def load_data(source: str | Path, **reading: object) -> tuple[UserSplit, Catalogue]:
-    """Read interactions for research from a file or a public data set.
+def load_data(source: str | Path | Interactions, **reading: object) -> tuple[UserSplit, Catalogue]:
+    """Read interactions for research from a file or a public data set, or split given ones.
 
     ``load_data("ml-100k")`` downloads MovieLens 100K into the cache if needed. The other public
-    data sets are there after `fedrec data import`.
+    data sets are there after `fedrec data import`. ``load_data(Interactions.from_frame(frame))``
+    takes a frame.
 
     Rows that cannot be read and ids that look wrong are warnings.
 
     Args:
-        source: a file, ``-`` for standard input, or a name in `PUBLIC`.
-        reading: further settings of the section `data`, such as ``minimum_rating=4``.
+        source: a file, ``-`` for standard input, a name in `PUBLIC`, or interactions.
+        reading: further settings of the section `data`, such as ``minimum_rating=4``. Only
+            `minimum_interactions`, `minimum_item_interactions` and `catalogue` apply to
+            interactions.
 
     Returns:
         The users' items, with the last one held out for test and the one before it for validation,
@@ -349,20 +353,70 @@ def load_data(source: str | Path, **reading: object) -> tuple[UserSplit, Catalog
         SettingsError: the section `data` lacks a setting, or a value is invalid.
         DataError: the file cannot be used, or the data set is not there.
     """
-    name = str(source)
-    path = Path(source).expanduser()
-    if name in PUBLIC and not path.exists():
-        path = DATASETS[name]().interactions_path if name in DATASETS else cached_path(name)
     try:
-        data = DataSettings.model_validate({"path": str(path), **reading}, strict=True)
+        if isinstance(source, Interactions):
+            kept, items = kept_and_items(source, _reading_of(reading, known=_OF_INTERACTIONS))
+            return leave_one_out(kept, items), items
+        path = Path(source).expanduser()
+        if str(source) in PUBLIC and not path.exists():
+            name = str(source)
+            path = DATASETS[name]().interactions_path if name in DATASETS else cached_path(name)
+        data = _reading_of({"path": str(path), **reading})
+        return read_users(data, reader="load_data", warn=True)
+    except DataError as error:
+        shown = "interactions" if isinstance(source, Interactions) else repr(str(source))
+        raise _in_python(error, shown, reading) from None
+
+
+_OF_INTERACTIONS = ("minimum_interactions", "minimum_item_interactions", "catalogue")
+_AS_ARGUMENTS = tuple(DataSettings.model_fields)
+
+
+def _reading_of(
+    given: Mapping[str, object], *, known: Sequence[str] = _AS_ARGUMENTS
+) -> DataSettings:
+    """Return arguments as settings of `data`.
+
+    Raises:
+        SettingsError: an argument is unknown or invalid. The message names it.
+    """
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise SettingsError(
+            f"There is no argument {unknown[0]!r}.",
+            remedy=f"The arguments for reading are {', '.join(known)}.",
+        )
+    try:
+        return DataSettings.model_validate(dict(given), strict=True)
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
         place = ".".join(map(str, wrong["loc"]))
         raise SettingsError(
-            f"data.{place}: {wrong['msg']}.",
-            remedy=f"The settings for reading are {', '.join(DataSettings.model_fields)}.",
+            f"{place} is {given.get(place)!r}: {wrong['msg']}.",
+            remedy=f"{DataSettings.model_fields[place].description}",
         ) from None
-    return read_users(data, reader="load_data", warn=True)
+
+
+def _in_python(error: DataError, source: str, given: Mapping[str, object]) -> DataError:
+    """Return an error of reading that names arguments of `load_data` in place of flags.
+
+    Args:
+        source: its first argument, as written in code.
+        given: its other arguments.
+    """
+    error.message, error.remedy = (
+        FLAG_AND_SETTING.sub(r"\2", text) for text in (error.message, error.remedy)
+    )
+    ways = [error.options] if error.options else list(error.readings)
+    for options in ways:
+        arguments = [source]
+        for name, value in {**given, **options}.items():
+            is_text = "str" in str(DataSettings.model_fields[name].annotation)
+            if value is not None:
+                arguments.append(f"{name}={value!r}" if is_text else f"{name}={value}")
+        which = "As in" if len(ways) == 1 else "Either"
+        error.remedy += f" {which} load_data({', '.join(arguments)})."
+    return error
 
 
 def _unasked(report: ReadReport) -> Iterator[str]:

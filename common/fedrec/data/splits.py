@@ -14,6 +14,7 @@ from fedrec.data.catalogue import Catalogue
 from fedrec.data.interactions import Interactions, encode_ids, recency_keys
 from fedrec.errors import DataError
 from fedrec.ids import UserId
+from fedrec.showing import bars, html_table
 
 NO_ITEM = -1
 """Marks a missing validation or test item, for users with fewer than 3 interactions."""
@@ -39,6 +40,26 @@ class UserSplit:
     train_items: NDArray[np.int64]
     validation_items: NDArray[np.int64]
     test_items: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        return f"UserSplit({', '.join(f'{count:,} {what}' for what, count in self._counts())})"
+
+    def _repr_html_(self) -> str:
+        active = np.frexp(np.diff(self.train_indptr))[1]
+        groups = {
+            f"{(1 << power) >> 1:,} to {(1 << power) - 1:,}": float((active == power).sum())
+            for power in np.unique(active).tolist()
+        }
+        figure = bars(groups, caption="users by their number of training items")
+        return html_table(("", "number"), self._counts(), caption="UserSplit") + figure
+
+    def _counts(self) -> list[tuple[str, int]]:
+        return [
+            ("users", len(self)),
+            ("training items", self.n_train),
+            ("validation items", int((self.validation_items != NO_ITEM).sum())),
+            ("test items", int((self.test_items != NO_ITEM).sum())),
+        ]
 
     def __len__(self) -> int:
         """Return the number of users."""

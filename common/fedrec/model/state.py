@@ -26,6 +26,11 @@ _COUNTS = ("holders", "recounted", "trained")
 _EMPTY_FOLDER = "Restore the file from a backup, or start with an empty state folder."
 
 
+def _shapes(tensors: Mapping[str, Any]) -> str:
+    found = (f"{name} {tuple(values.shape)}" for name, values in tensors.items())
+    return ", ".join(found) or "no tensors"
+
+
 def _check(raw: bytes, kind: str) -> dict[str, NDArray[np.generic]]:
     try:
         tensors: dict[str, NDArray[np.generic]] = load(raw)
@@ -75,6 +80,9 @@ class SharedState:
     rest: Rest | None = None
     recounted: NDArray[np.int64] | None = None
     trained: int = 0
+
+    def __repr__(self) -> str:
+        return f"SharedState({self.trained} training rounds, {_shapes(self.kept)})"
 
     @property
     def number(self) -> int:
@@ -320,6 +328,9 @@ class PrivateState:
     """
 
     tensors: Mapping[str, Table]
+
+    def __repr__(self) -> str:
+        return f"PrivateState({_shapes(self.tensors)})"
 
     @classmethod
     def of(cls, tensors: Mapping[str, Table]) -> PrivateState:

@@ -8,9 +8,9 @@ Its sections are `federation`, `algorithm`, `update`, `training`, `protection`, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from fedrec.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm, AlgorithmSettings
 from fedrec.identity.cells import FEWEST_IN_CELL
@@ -336,6 +336,17 @@ class Plan(Section):
         if isinstance(value, Mapping):
             return section_type(info.field_name, value).model_validate(dict(value))
         return value
+
+    @model_validator(mode="after")
+    def _structure_of_algorithm(self) -> Self:
+        """Use the algorithm's own update structure if none was set."""
+        if "structure" not in self.update.model_fields_set:
+            kind = ALGORITHMS.get(self.algorithm.name, DEFAULT_ALGORITHM)
+            own = self.update.model_copy(update={"structure": kind.about.structure})
+            # It stays a default: a client doesn't insist on what its file doesn't have.
+            own.model_fields_set.discard("structure")
+            self.__dict__["update"] = own
+        return self
 
 
 NAMED: Mapping[str, tuple[str, Mapping[str, type[Algorithm] | type[Protection]]]] = {

@@ -1,6 +1,7 @@
 """Recommendations from a trained model, without torch."""
 
 from fedrec.recommender.model_file import MODEL_NAME, USERS_NAME, ModelFile, UsersFile
+from fedrec.recommender.ranking import RankedItems, Vectors
 from fedrec.recommender.recommender import CATALOGUE_NAME, Recommender
 
 __all__ = [
@@ -8,6 +9,8 @@ __all__ = [
     "MODEL_NAME",
     "USERS_NAME",
     "ModelFile",
+    "RankedItems",
     "Recommender",
     "UsersFile",
+    "Vectors",
 ]

@@ -22,8 +22,8 @@ from safetensors.numpy import load
 
 from fedrec.data.splits import UserSplit
 from fedrec.durable import write_whole
-from fedrec.errors import FedrecError, StorageError
-from fedrec.formats import check_format, format_number
+from fedrec.errors import DataError, FedrecError, StorageError
+from fedrec.formats import CHECKPOINT_FILE, check_format, format_number
 from fedrec.ids import RoundId, UserId
 from fedrec.model.blocked_table import Table
 from fedrec.model.state import PrivateState, SharedState
@@ -118,6 +118,9 @@ class UsersFile:
     private: PrivateState
     seen_indptr: NDArray[np.int64]
     seen_items: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        return f"UsersFile({len(self.user_ids):,} users, {self.private!r})"
 
     @classmethod
     def of(cls, users: UserSplit, private: PrivateState) -> UsersFile:
@@ -229,4 +232,30 @@ def _damaged(path: Path, why: str) -> StorageError:
     return StorageError(
         f"{path} cannot be used as this kind of file: {why}.",
         remedy="Pass the folder of a finished run, or restore the file from a backup.",
+    )
+
+
+def check_model(folder: Path) -> None:
+    """Check that a folder has a model.
+
+    Raises:
+        DataError: there is none. The message says why.
+    """
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder} is not a run folder: there is no such folder.",
+            remedy="Pass the folder whose path the run printed.",
+        )
+    if (folder / MODEL_NAME).exists():
+        return
+    if (folder / CHECKPOINT_FILE).exists():
+        raise DataError(
+            f"{folder} has no model yet: its simulation was interrupted.",
+            remedy=f"Finish it with `fedrec simulate SETTINGS --resume {folder}` or, in Python, "
+            "with folder and resume=True of simulate.",
+        )
+    raise DataError(
+        f"{folder} has no {MODEL_NAME}. A coordinator does not have the model, but the clients do.",
+        remedy="On a client's machine, run `fedrec recommend SETTINGS --user ID`. To put "
+        f"the shared model there, run `fedrec client export-model SETTINGS --to {folder}`.",
     )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.data.catalogue import Catalogue
+from fedrec.ids import id_text
+from fedrec.showing import Tabular, html_table
+
+_SHOWN_ROWS = 20
 
 Ids: TypeAlias = NDArray[np.object_]
 """Item ids, str. The empty string fills unused places."""
@@ -34,10 +40,103 @@ def best_items(scores: NDArray[np.float32], n: int) -> NDArray[np.int64]:
     return pool[np.argsort(-scores[pool], kind="stable")][:width]
 
 
-def side_by_side(best: list[tuple[Ids, Scores]], *, one: bool) -> tuple[Ids, Scores]:
-    """Return one answer unchanged, or many as the rows of a table, padded to the longest."""
-    if one:
-        return best[0]
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankedItems(Tabular):
+    """The best items for one question, or for several as rows of a table.
+
+    ``ids, scores = found`` unpacks it.
+
+    Attributes:
+        asked: the users or items that the answer is about. Empty for a vector.
+        ids: shape (n,), or (n_asked, n) padded to the longest answer.
+        scores: the items' scores, of the same shape.
+        catalogue: has the items' titles.
+    """
+
+    asked: tuple[str, ...]
+    ids: Ids
+    scores: Scores
+    catalogue: Catalogue
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield ids and scores."""
+        return iter((self.ids, self.scores))
+
+    def __getitem__(self, index: int) -> Any:
+        """Return ids (0) or scores (1)."""
+        return (self.ids, self.scores)[index]
+
+    @property
+    def titles(self) -> NDArray[np.object_]:
+        """The items' titles, or ids where these are missing, of the shape of `ids`."""
+        found = np.empty(self.ids.shape, dtype=np.object_)
+        flat = [self.catalogue.title_of(id_) if id_ else "" for id_ in self.ids.ravel().tolist()]
+        found.ravel()[:] = flat
+        return found
+
+    def columns(self) -> Mapping[str, list[Any]]:
+        """Return asked, rank, item_id, title and score, one row for each item."""
+        used = np.atleast_2d(self.ids != "")
+        ranks = np.broadcast_to(np.arange(1, used.shape[1] + 1), used.shape)
+        asked = np.repeat(
+            np.array(self.asked or ("",) * len(used), dtype=np.object_), used.sum(axis=1)
+        )
+        ids, titles, scores = (
+            np.atleast_2d(part)[used].tolist() for part in (self.ids, self.titles, self.scores)
+        )
+        return {
+            "asked": asked.tolist(),
+            "rank": ranks[used].tolist(),
+            "item_id": ids,
+            "title": titles,
+            "score": scores,
+        }
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (asked, str(rank), id_, title, f"{score:.3f}")
+            for asked, rank, id_, title, score in zip(*self.columns().values(), strict=True)
+        ]
+
+    def __repr__(self) -> str:
+        rows = self._rows()
+        lines = ["  ".join(row).strip() for row in rows[:_SHOWN_ROWS]]
+        more = len(rows) - len(lines)
+        return "\n".join([*lines, *([f"and {more} more"] if more else [])]) or "no items"
+
+    def _repr_html_(self) -> str:
+        return html_table(("for", "rank", "item", "title", "score"), self._rows(), caption="items")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Vectors:
+    """The vectors of a model, with the id of each row.
+
+    Attributes:
+        user_ids: strings, shape (n_users,).
+        users: float32 (n_users, dim), or with the algorithm's own axes.
+        item_ids: strings, the items that can be recommended, shape (n_learned,).
+        items: float32 (n_learned, dim).
+    """
+
+    user_ids: Ids
+    users: NDArray[np.float32]
+    item_ids: Ids
+    items: NDArray[np.float32]
+
+    def __repr__(self) -> str:
+        return f"Vectors(users {self.users.shape}, items {self.items.shape})"
+
+
+def asked_ids(ids: str | int | Sequence[str | int]) -> tuple[tuple[str, ...], bool]:
+    """Return ids as text, and whether a single one was given."""
+    if isinstance(ids, str | int | Integral):
+        return (str(id_text(ids)),), True
+    return tuple(str(id_text(id_)) for id_ in ids), False
+
+
+def side_by_side(best: list[tuple[Ids, Scores]]) -> tuple[Ids, Scores]:
+    """Return answers as the rows of a table, padded to the longest."""
     width = max((len(ids) for ids, _ in best), default=0)
     all_ids = np.full((len(best), width), "", dtype=np.object_)
     all_scores = np.full((len(best), width), -np.inf, dtype=np.float32)
@@ -51,8 +150,8 @@ def allowed_items(
     learned: NDArray[np.bool_],
     catalogue: Catalogue,
     *,
-    candidates: Iterable[str] | None,
-    block: Iterable[str] | None,
+    candidates: Iterable[str | int] | None,
+    block: Iterable[str | int] | None,
 ) -> NDArray[np.bool_]:
     """Return the items that may be recommended to any user, bool (n_items,).
 

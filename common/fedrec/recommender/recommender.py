@@ -18,14 +18,17 @@ from numpy.typing import NDArray
 
 from fedrec.data.catalogue import Catalogue
 from fedrec.errors import CatalogueMismatch, DataError, StorageError
-from fedrec.formats import CHECKPOINT_FILE, ENVIRONMENT_NAME, check_run_folder
-from fedrec.ids import RoundId
+from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
+from fedrec.ids import RoundId, id_text
 from fedrec.plan.algorithm import algorithm_of
-from fedrec.recommender.model_file import MODEL_NAME, USERS_NAME, ModelFile, UsersFile
+from fedrec.recommender.model_file import MODEL_NAME, USERS_NAME, ModelFile, UsersFile, check_model
 from fedrec.recommender.ranking import (
     Ids,
+    RankedItems,
     Scores,
+    Vectors,
     allowed_items,
+    asked_ids,
     best_items,
     side_by_side,
     without_excluded,
@@ -153,7 +156,7 @@ class Recommender:
                 The machine on which it was trained does not matter.
         """
         folder = Path(run_folder)
-        _check_folder(folder)
+        check_model(folder)
         # An exported model is in a folder that no run made.
         if (folder / ENVIRONMENT_NAME).exists():
             check_run_folder(folder)
@@ -230,33 +233,33 @@ class Recommender:
         """The users whose vectors are available here."""
         return () if self._users is None else self._users.user_ids
 
-    def knows(self, user: str) -> bool:
+    def knows(self, user: str | int) -> bool:
         """Return whether a user is among `user_ids`."""
-        return user in self._user_index
+        return id_text(user) in self._user_index
 
-    def learned(self, item: str) -> bool:
+    def learned(self, item: str | int) -> bool:
         """Return whether an item is in the catalogue and can be recommended."""
         return item in self.catalogue and bool(self._active[self.catalogue.rows_of([item])[0]])
 
-    def history_of(self, user: str) -> list[str]:
+    def history_of(self, user: str | int) -> list[str]:
         """Return the items of a user's history, in the order of the catalogue.
 
         Raises:
             DataError: an unknown user, or a folder without user vectors.
         """
         known = self._known_users()
-        (row,) = self._rows_of([user])
+        (row,) = self._rows_of(asked_ids(user)[0])
         return list(self.catalogue.ids_of(known.seen_of(int(row))))
 
     def recommend(
         self,
-        users: str | Sequence[str],
+        users: str | int | Sequence[str | int],
         n: int = 10,
         *,
         exclude_seen: bool = True,
-        candidates: Iterable[str] | None = None,
-        block: Iterable[str] | None = None,
-    ) -> tuple[Ids, Scores]:
+        candidates: Iterable[str | int] | None = None,
+        block: Iterable[str | int] | None = None,
+    ) -> RankedItems:
         """Return the n best items for one user or many.
 
         Args:
@@ -271,24 +274,25 @@ class Recommender:
             CatalogueMismatch: an unknown item.
         """
         known = self._known_users()
-        rows = self._rows_of([users] if isinstance(users, str) else users)
+        asked, one = asked_ids(users)
+        rows = self._rows_of(asked)
         seen = [known.seen_of(row) if exclude_seen else _NOTHING for row in rows.tolist()]
         scores = self._shared_scores(known, rows)
         if (tail := self._local) is not None:
             scores = self._with_local(scores, (tail.own(row) for row in rows.tolist()))
         best = self._best(scores, n, self._allowed(candidates, block, local=True), seen)
-        return side_by_side(best, one=isinstance(users, str))
+        return self._ranked(best, asked, one=one)
 
     def recommend_vector(
         self,
         vector: NDArray[np.floating],
         n: int = 10,
         *,
-        exclude: Iterable[str] = (),
-        candidates: Iterable[str] | None = None,
-        block: Iterable[str] | None = None,
-        history: Iterable[str] = (),
-    ) -> tuple[Ids, Scores]:
+        exclude: Iterable[str | int] = (),
+        candidates: Iterable[str | int] | None = None,
+        block: Iterable[str | int] | None = None,
+        history: Iterable[str | int] = (),
+    ) -> RankedItems:
         """Return the n best items for a user vector, such as the result of `fold_in`.
 
         Args:
@@ -315,16 +319,16 @@ class Recommender:
             scores = self._with_local(scores, (tail.of(had),))
         allowed = self._allowed(candidates, block, local=len(had) > 0)
         best = self._best(scores, n, allowed, [seen])
-        return side_by_side(best, one=True)
+        return self._ranked(best, (), one=True)
 
     def similar_items(
         self,
-        items: str | Sequence[str],
+        items: str | int | Sequence[str | int],
         n: int = 10,
         *,
-        candidates: Iterable[str] | None = None,
-        block: Iterable[str] | None = None,
-    ) -> tuple[Ids, Scores]:
+        candidates: Iterable[str | int] | None = None,
+        block: Iterable[str | int] | None = None,
+    ) -> RankedItems:
         """Return the n items whose rows have the largest cosine with those of the given items.
 
         An item is not among its own neighbours.
@@ -339,7 +343,8 @@ class Recommender:
             CatalogueMismatch: an unknown item.
             DataError: an item that was never learned.
         """
-        rows = self.catalogue.rows_of([items] if isinstance(items, str) else items)
+        asked, one = asked_ids(items)
+        rows = self.catalogue.rows_of(asked)
         unlearned = rows[~self._active[rows]]
         if len(unlearned):
             raise DataError(
@@ -351,9 +356,9 @@ class Recommender:
         itself = [rows[place : place + 1] for place in range(len(rows))]
         allowed = self._allowed(candidates, block)
         best = self._best((unit @ row for row in unit[rows]), n, allowed, itself)
-        return side_by_side(best, one=isinstance(items, str))
+        return self._ranked(best, asked, one=one)
 
-    def fold_in(self, history: Iterable[str]) -> NDArray[np.float32]:
+    def fold_in(self, history: Iterable[str | int]) -> NDArray[np.float32]:
         """Return the vector of a new user from the items of its history, float32 (dim,).
 
         Nothing is stored. The algorithm's own `fold_in` describes the rule.
@@ -406,6 +411,35 @@ class Recommender:
             own = {name: values[row] for name, values in known.private.tensors.items()}
             yield self._algorithm.own_preferences(self._serving, own)
 
+    def vectors(self) -> Vectors:
+        """Return the vectors of users and items with their ids.
+
+        Raises:
+            DataError: the algorithm scores without vectors of users, or no users are known here.
+        """
+        known = self._known_users()
+        if self._algorithm.kept_scores:
+            raise DataError(
+                f"{self._algorithm.name} keeps scores of its users, not vectors.",
+                remedy="Use scores().",
+            )
+        if self._keeps_vectors:
+            users = np.asarray(known.private.tensors["user_embedding"][:])
+        else:
+            users = np.stack([*map(self._folded, map(known.seen_of, range(len(self.user_ids))))])
+        return Vectors(
+            user_ids=np.array(known.user_ids, dtype=np.object_),
+            users=users,
+            item_ids=self._names[self._active],
+            items=self._items[self._active],
+        )
+
+    def _ranked(
+        self, best: list[tuple[Ids, Scores]], asked: tuple[str, ...], *, one: bool
+    ) -> RankedItems:
+        ids, scores = best[0] if one else side_by_side(best)
+        return RankedItems(asked=asked, ids=ids, scores=scores, catalogue=self.catalogue)
+
     def _known_users(self) -> UsersFile:
         if self._users is None:
             raise DataError(
@@ -427,8 +461,8 @@ class Recommender:
 
     def _allowed(
         self,
-        candidates: Iterable[str] | None,
-        block: Iterable[str] | None,
+        candidates: Iterable[str | int] | None,
+        block: Iterable[str | int] | None,
         *,
         local: bool = False,
     ) -> NDArray[np.bool_]:
@@ -459,24 +493,3 @@ class Recommender:
             best = best_items(scores, n)
             answers.append((self._names[best], scores[best]))
         return answers
-
-
-def _check_folder(folder: Path) -> None:
-    """Raise an error with a remedy if there is no model."""
-    if not folder.is_dir():
-        raise DataError(
-            f"{folder} is not a run folder: there is no such folder.",
-            remedy="Pass the folder whose path the run printed.",
-        )
-    if (folder / MODEL_NAME).exists():
-        return
-    if (folder / CHECKPOINT_FILE).exists():
-        raise DataError(
-            f"{folder} has no model yet: its simulation was interrupted.",
-            remedy=f"Finish it with `fedrec simulate SETTINGS --resume {folder}`.",
-        )
-    raise DataError(
-        f"{folder} has no {MODEL_NAME}. A coordinator does not have the model, but the clients do.",
-        remedy="On a client's machine, run `fedrec recommend SETTINGS --user ID`. To put "
-        f"the shared model there, run `fedrec client export-model SETTINGS --to {folder}`.",
-    )

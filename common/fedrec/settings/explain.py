@@ -45,6 +45,7 @@ class SettingInfo:
         sentence: its description.
         in_plan: whether coordinator and clients must agree on it.
         owner: the algorithm or protection that the setting belongs to, or empty if it is general.
+        default_in_words: the default, if it depends on other settings.
     """
 
     key: str
@@ -54,6 +55,12 @@ class SettingInfo:
     sentence: str
     in_plan: bool
     owner: str = ""
+    default_in_words: str = ""
+
+    @property
+    def shown_default(self) -> str:
+        """The default in TOML or, if it depends on other settings, in words."""
+        return self.default_in_words or as_toml(self.default)
 
     @property
     def section(self) -> str:
@@ -98,6 +105,9 @@ def _every_setting() -> tuple[SettingInfo, ...]:
             sentence=_sentence_of(section, name, field),
             in_plan=section in Plan.model_fields,
             owner=owner,
+            default_in_words=next(
+                (one.default for one in field.metadata if isinstance(one, InWords)), ""
+            ),
         )
         for section, owner, model in section_types(Settings)
         for name, field in model.model_fields.items()
@@ -218,7 +228,7 @@ def wrong_sentence(key: str, value: object, owner: str = "") -> str:
     hint = f" The nearest is {json.dumps(nearest)}." if nearest else ""
     return (
         f"{key} = {_shortened(value)}: expected {setting.allowed}.{hint} Correct it, or omit it "
-        f"for {as_toml(setting.default)}."
+        f"for {setting.shown_default}."
     )
 
 

@@ -16,7 +16,8 @@ from fedrec.data.reading import DataSettings
 from fedrec.errors import SettingsError
 from fedrec.listening import address_to_call, plain_host, split_address, written_address
 from fedrec.plan.schema import Plan
-from fedrec.section import InWords, Section, UsedIf
+from fedrec.section import InWords, Section, UsedIf, as_toml
+from fedrec.showing import html_table
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -259,3 +260,14 @@ class Settings(Plan):
     def plan(self) -> Plan:
         """Return the part that all parties share."""
         return Plan(**{name: getattr(self, name) for name in Plan.model_fields})
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (f"{section}.{name}", as_toml(getattr(part, name)))
+            for section in type(self).model_fields
+            for part in (getattr(self, section),)
+            for name in type(part).model_fields
+            if section in Plan.model_fields or not part.is_default(name)
+        ]
+        title = f"{self.algorithm.name} ({self.update.structure}), {self.protection.name}"
+        return html_table(("setting", "value"), rows, caption=title)

@@ -23,6 +23,7 @@ from typing import Final, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
 from fedrec.data.public import PUBLIC, cached_path
 from fedrec.data.reading import DataSettings
 from fedrec.errors import SettingsError
@@ -110,12 +111,33 @@ def load_settings(
     path: str | Path | None = None,
     values: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
+    *,
+    algorithm: str | None = None,
 ) -> Settings:
-    """Return the settings of a file with overriding values, or of values alone.
+    """Return the settings of a file, or those of an algorithm, with overriding values.
 
-    ``load_settings(values={"algorithm.name": "fedals", "rounds.total": 5})`` needs no file. See
-    `load_with_sources`.
+    ``load_settings(algorithm="fedals")`` has the values that ``fedrec init --algorithm fedals``
+    writes, and ``load_settings(algorithm="fedals", values={"rounds.total": 5})`` changes one.
+
+    Args:
+        path: the TOML file. Without one, the settings begin with the algorithm's tuned values.
+        values: overriding values by dotted key.
+        environ: the environment. `os.environ` by default.
+        algorithm: a name in `fedrec.algorithms.ALGORITHMS`. It is not for a file, which has its own
+            in ``algorithm.name``. By default the one of `values` or, without one, fedals.
+
+    Raises:
+        SettingsError: see `load_with_sources`.
     """
+    environ, values = os.environ if environ is None else environ, dict(values or {})
+    if path is None:
+        named = values.get("algorithm.name") or environ.get("FEDREC_ALGORITHM__NAME")
+        values["algorithm.name"] = algorithm or named or STARTING_ALGORITHM.name
+    elif algorithm is not None:
+        raise SettingsError(
+            f"algorithm is {algorithm!r}, but the settings file {path} names its own.",
+            remedy="Omit algorithm or path, or pass values={'algorithm.name': ...}.",
+        )
     return load_with_sources(path, values, environ).settings
 
 
@@ -140,6 +162,8 @@ def load_with_sources(
     given = _Given()
     if path is not None:
         given.take_file(path, _read(path))
+    else:
+        given.take_start((values or {}).get("algorithm.name"))
     given.take_environment(os.environ if environ is None else environ)
     given.take_flags(values or {}, where="flag" if path is not None else "values")
     folder = Path() if path is None else path.parent
@@ -190,6 +214,12 @@ class _Given:
     def take_file(self, path: Path, text: str) -> None:
         for key, value, origin in _content(path, text):
             self._take(key, value, origin, _RENAME)
+
+    def take_start(self, algorithm: object) -> None:
+        """Take the tuned values of an algorithm, which are the defaults if there is no file."""
+        kind = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else None
+        for key, value in ((kind and kind.about.starter) or {}).items():
+            self._take(key, value, Origin(kind="default", where=f"start of {algorithm}"), "")
 
     def take_description(self, folder: Path) -> None:
         """Take the options that only the data's description sets.
@@ -405,6 +435,8 @@ def _refusal(path: Path | None, problems: Iterable[str]) -> SettingsError:
     count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
     return SettingsError(
         f"{path or 'settings'}: {count}, nothing was started.",
-        remedy="`fedrec check --explain KEY` shows the values that a setting accepts.",
+        remedy="`fedrec check --explain KEY` shows the values that a setting accepts."
+        if path is not None
+        else "Each problem has the values that the setting accepts.",
         problems=found,
     )

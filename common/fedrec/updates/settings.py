@@ -6,13 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedrec.section import Section, UsedIf
+from fedrec.section import InWords, Section, UsedIf
 
 
 class UpdateSettings(Section):
     """The structure, range and grid of updates."""
 
-    structure: Literal["dense", "colr", "scolr", "svd", "topk"] = Field(
+    structure: Annotated[
+        Literal["dense", "colr", "scolr", "svd", "topk"],
+        InWords(default="the algorithm's own: colr for fedmf, otherwise dense"),
+    ] = Field(
         default="colr",
         description="dense trains n_items x dim values, colr and scolr n_items x rank. svd and "
         "topk train dense and compress, without shrinking the vector that is sent.",

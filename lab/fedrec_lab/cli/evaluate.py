@@ -27,8 +27,8 @@ from fedrec.cli.flags import (
 from fedrec.cli.terminal import Result
 from fedrec.durable import write_whole
 from fedrec.errors import SettingsError
-from fedrec_lab.cli.round_progress import StopRequest, progress_bar
 from fedrec_lab.cli.simulate import seeds_of
+from fedrec_lab.reports.round_progress import StopRequest, progress_bar
 
 if TYPE_CHECKING:
     from fedrec.evaluation.metrics import Protocol

@@ -12,7 +12,7 @@ import typer
 from fedrec.cli.flags import AcceptOtherArithmetic, SetValues, check_is_resumed, values_of
 from fedrec.cli.terminal import Result, TextTable, count_of
 from fedrec_lab.cli.costs import COSTS, SPACE, tables_named
-from fedrec_lab.cli.round_progress import StopRequest, round_progress
+from fedrec_lab.reports.round_progress import StopRequest, round_progress
 
 if TYPE_CHECKING:
     from fedrec_lab.papers import PublishedRow

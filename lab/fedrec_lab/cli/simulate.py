@@ -25,7 +25,7 @@ from fedrec.cli.flags import (
 )
 from fedrec.cli.terminal import INTERRUPTED, Result
 from fedrec.errors import PrivacyBudgetSpent, SettingsError
-from fedrec_lab.cli.round_progress import StopRequest, round_progress
+from fedrec_lab.reports.round_progress import StopRequest, round_progress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +92,7 @@ def run_seeds(
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
     from fedrec.environment import provenance_of
-    from fedrec_lab.cli.round_progress import round_text
+    from fedrec_lab.reports.round_progress import round_text
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.simulation.seeds import settings_of_seeds, simulate_seeds
     from fedrec_lab.simulation.silos_tail import check_tail

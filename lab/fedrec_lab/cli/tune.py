@@ -21,8 +21,8 @@ from fedrec.cli.flags import (
 )
 from fedrec.cli.terminal import Result
 from fedrec.errors import SettingsError
-from fedrec_lab.cli.round_progress import StopRequest
 from fedrec_lab.cli.simulate import seeds_of
+from fedrec_lab.reports.round_progress import StopRequest
 
 if TYPE_CHECKING:
     from fedrec_lab.tuning.contenders import Contender, Given
@@ -118,7 +118,7 @@ def tune(
 
     The folder, whose path is the last line on stdout, has best.toml, trials.parquet, results.json
     and figures. `fedrec simulate` runs best.toml. Ctrl-C stops after the round and saves. --resume
-    continues to the same trials. It needs optuna: pip install 'fedrec[tune]'.
+    continues to the same trials. It needs the extra tune, which brings optuna.
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users

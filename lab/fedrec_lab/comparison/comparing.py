@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from typing import Protocol as Shape
 
 from fedrec.data.catalogue import Catalogue
@@ -16,6 +18,7 @@ from fedrec.plan.algorithm import about_algorithm
 from fedrec.plan.cautions import protocol_cautions
 from fedrec.plan.travelling_rows import Cells, cells_in_use
 from fedrec.settings.schema import Settings
+from fedrec.showing import Tabular
 from fedrec_lab.comparison.measurement import (
     BUDGET,
     Measurement,
@@ -31,6 +34,7 @@ from fedrec_lab.comparison.measurement import (
 from fedrec_lab.comparison.references import ALL_ROWS, REFERENCES, Reference
 from fedrec_lab.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
 from fedrec_lab.reports.result_row import REFERENCE_LABELS
+from fedrec_lab.reports.round_progress import is_watched, progress_bar
 from fedrec_lab.simulation.checkpoint import simulation_identity
 from fedrec_lab.simulation.result import SimulationResult, with_tail
 from fedrec_lab.simulation.runner import given_or_read
@@ -55,7 +59,7 @@ class ComparisonJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Tabular):
     """The table, as far as it is complete.
 
     Attributes:
@@ -64,6 +68,16 @@ class Comparison:
 
     table: ComparisonTable
     finished: bool
+
+    def columns(self) -> Mapping[str, list[Any]]:
+        """Return the columns of the table."""
+        return self.table.columns()
+
+    def __repr__(self) -> str:
+        return repr(self.table) if self.finished else f"{self.table!r}, stopped before its end"
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
 
 
 class Listener(Shape):
@@ -76,12 +90,22 @@ class Listener(Shape):
         """Something of the job was reached."""
 
 
-class _Silent:
+class _Shown:
+    """Shows jobs as a bar.
+
+    Args:
+        update: moves it. See `progress_bar`.
+    """
+
+    def __init__(self, update: Callable[..., None]) -> None:
+        self._update, self._job = update, ""
+
     def begin(self, number: int, n_jobs: int, job: ComparisonJob) -> None:
-        pass
+        self._job = job.text
+        self._update(completed=number - 1, total=n_jobs, text=self._job)
 
     def tell(self, text: str) -> None:
-        pass
+        self._update(text=f"{self._job}: {text}")
 
 
 def jobs_of(
@@ -159,6 +183,7 @@ def compare(
     listener: Listener | None = None,
     stop: Callable[[], bool] = lambda: False,
     trained: Callable[[SimulationResult], None] | None = None,
+    progress: bool | None = None,
 ) -> Comparison:
     """Measure an algorithm and its references, in one process that has all data.
 
@@ -177,6 +202,8 @@ def compare(
         accept_other_arithmetic: resume a training even if it rounded differently.
         stop: called between rounds and between settings.
         trained: called with the result of each training of the run's own algorithm.
+        progress: show each measurement on stderr or in the notebook. By default on a terminal and
+            in a notebook, unless `listener` is given.
 
     Raises:
         SettingsError: the settings cannot be combined, or the folder belongs to a different
@@ -195,49 +222,52 @@ def compare(
     local = ("tail", client.tail_minimum_users) if client.tail else ()
     identity = digest("fedrec comparison v2", plan_identity, n_clients, budget, *local).hex()
     parts = None if folder is None else Parts(folder, identity, Measurement)
-    listener = listener or _Silent()
     found: list[Measurement] = []
     failures: dict[str, str] = {}
     finished = True
-    for number, job in enumerate(jobs, start=1):
-        known = None if parts is None else parts.load(job.name)
-        if known is not None:
-            found += known
-            continue
-        task = MethodTask(
-            settings=settings,
-            catalogue=catalogue,
-            users=users,
-            protocols=job.protocols,
-            seeds=job.seeds,
-            n_clients=n_clients,
-            cells=cells,
-            budget=budget,
-            folder=None if parts is None else parts.training_folder(job.name),
-            accept_other_arithmetic=accept_other_arithmetic,
-            tell=listener.tell,
-            stop=stop,
-        )
-        try:
-            if stop():
-                raise MeasurementStopped
-            listener.begin(number, len(jobs), job)
-            method = REFERENCES[job.reference]() if job.reference else _Own(trained)
-            measured = method.measure(task)
-        except MeasurementStopped:
-            finished = False
-            break
-        except (SettingsError, TrainingError) as error:
-            if not job.reference:
-                raise
-            failures[_method(job.reference, settings)] = str(error)
-            listener.tell(str(error))
-            continue
-        if job.reference == settings.algorithm.name:
-            measured = [replace(each, method=_REFERENCE + each.method) for each in measured]
-        found += measured
-        if parts is not None:
-            parts.save(job.name, measured)
+    with ExitStack() as stack:
+        if listener is None and (is_watched() if progress is None else progress):
+            listener = _Shown(stack.enter_context(progress_bar("measurements")))
+        listener = listener or _Shown(lambda **moved: None)
+        for number, job in enumerate(jobs, start=1):
+            known = None if parts is None else parts.load(job.name)
+            if known is not None:
+                found += known
+                continue
+            task = MethodTask(
+                settings=settings,
+                catalogue=catalogue,
+                users=users,
+                protocols=job.protocols,
+                seeds=job.seeds,
+                n_clients=n_clients,
+                cells=cells,
+                budget=budget,
+                folder=None if parts is None else parts.training_folder(job.name),
+                accept_other_arithmetic=accept_other_arithmetic,
+                tell=listener.tell,
+                stop=stop,
+            )
+            try:
+                if stop():
+                    raise MeasurementStopped
+                listener.begin(number, len(jobs), job)
+                method = REFERENCES[job.reference]() if job.reference else _Own(trained)
+                measured = method.measure(task)
+            except MeasurementStopped:
+                finished = False
+                break
+            except (SettingsError, TrainingError) as error:
+                if not job.reference:
+                    raise
+                failures[_method(job.reference, settings)] = str(error)
+                listener.tell(str(error))
+                continue
+            if job.reference == settings.algorithm.name:
+                measured = [replace(each, method=_REFERENCE + each.method) for each in measured]
+            found += measured
+            if parts is not None:
+                parts.save(job.name, measured)
     order = [settings.algorithm.name, TAIL, *_MEASURED_BY_FEDERATIONS]
     order += [_method(name, settings) + rows for name in REFERENCES for rows in ("", ALL_ROWS)]
     rows = tuple(_rows(found, failures, order, settings.evaluation.at))

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from fedrec.evaluation.metrics import (
     ndcg_of_users,
 )
 from fedrec.plan.cautions import marked
+from fedrec.showing import Tabular, bars, html_table
 from fedrec_lab.reports.result_row import METRICS, Metric, ResultRow, aligned
 from fedrec_lab.reports.round_report import RoundReport
 
@@ -165,7 +167,7 @@ def metrics_parquet(rounds: Sequence[RoundReport], references: MetricSums | None
             "seconds": "double",
             "vector_bytes": "int64",
         },
-        _rows(rounds, references),
+        metric_rows(rounds, references),
     )
 
 
@@ -185,7 +187,19 @@ def parquet_of(kinds: Mapping[str, str], rows: Iterable[Mapping[str, object]]) -
     return out.getvalue()
 
 
-def _rows(rounds: Sequence[RoundReport], references: MetricSums | None) -> Iterator[dict[str, Any]]:
+def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return records with the same keys as columns."""
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        for name, value in row.items():
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def metric_rows(
+    rounds: Sequence[RoundReport], references: MetricSums | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of `metrics_parquet`."""
     for report in rounds:
         for split, rates in (("validation", report.validation), ("test", report.test)):
             if rates is not None:
@@ -290,7 +304,7 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonTable:
+class ComparisonTable(Tabular):
     """The result of a run, ready to print and save.
 
     Attributes:
@@ -304,6 +318,21 @@ class ComparisonTable:
     protocols: tuple[Protocol, ...]
     at: int
     cautions: Mapping[Protocol, str] = field(default_factory=dict)
+
+    def columns(self) -> Mapping[str, list[Any]]:
+        """Return the columns of `to_csv`."""
+        return columns_of(self._records())
+
+    def __repr__(self) -> str:
+        return f"ComparisonTable({len(self.rows)} methods, {', '.join(self.protocols)})"
+
+    def _repr_html_(self) -> str:
+        parts = [html_table(self.headings, map(self.cells, self.rows), caption=repr(self))]
+        for protocol in self.protocols:
+            known = ((row.label, row.result(protocol)) for row in self.rows)
+            means = {label: result.mean("ndcg") for label, result in known if result is not None}
+            parts.append(bars(means, caption=f"{self._marked(protocol)} NDCG@{self.at} on test"))
+        return "".join([*parts, *(f"<p>{escape(note)}</p>" for note in self.notes)])
 
     @property
     def headings(self) -> list[str]:
@@ -370,6 +399,8 @@ class ComparisonTable:
         """Return aligned text, one line for each row."""
         table = [self.headings, *map(self.cells, self.rows)]
         return "\n".join([*aligned(table, left=(0, len(table[0]) - 1)), *self.notes])
+
+    __str__ = to_text
 
     def to_markdown(self) -> str:
         """Return a Markdown table, followed by the notes."""

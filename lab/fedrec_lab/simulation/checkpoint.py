@@ -112,7 +112,7 @@ class CheckpointFolder:
             StorageError: the folder cannot be written.
         """
         self._make()
-        self._lock = FolderLock(self._run_folder, "--resume", name=f"{self._folder.name}/lock")
+        self._lock = FolderLock(self._run_folder, "the run", name=f"{self._folder.name}/lock")
         self._blocks.keep(path.name for path in (self._run_folder / BLOCKS).glob("*.bin"))
 
     def close(self) -> None:
@@ -270,5 +270,5 @@ class CheckpointFolder:
             raise SettingsError(
                 "The checkpoint belongs to other settings, other data or other cells than these.",
                 remedy="Resume with the run folder's own resolved.toml and the same data file, "
-                "with --cells and --clients as before, or start a new run.",
+                "with the same clients and cells as before, or start a new run.",
             )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from html import escape
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +21,10 @@ from fedrec.evaluation.protocols import held_out_ranks
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.algorithm import algorithm_of
-from fedrec.plan.cautions import protocol_cautions
-from fedrec.recommender import ModelFile, Recommender, UsersFile
+from fedrec.plan.cautions import marked, protocol_cautions
+from fedrec.recommender import ModelFile, Recommender, UsersFile, Vectors
 from fedrec.settings.schema import Settings
+from fedrec.showing import Tabular
 from fedrec.training.learner import Learner
 from fedrec_lab.reports.comparison_table import (
     RESAMPLES,
@@ -29,8 +32,12 @@ from fedrec_lab.reports.comparison_table import (
     ComparisonTable,
     PairedBootstrap,
     Sample,
+    columns_of,
+    metric_rows,
     paired_bootstrap,
 )
+from fedrec_lab.reports.drawing import as_element, why_no_figures
+from fedrec_lab.reports.figures import quality_by_round
 from fedrec_lab.reports.result_row import REFERENCE_LABELS, ResultRow, reference_rows, shortfall
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.silos_tail import TAIL, SilosTail, measure_silos
@@ -127,7 +134,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SimulationResult:
+class SimulationResult(Tabular):
     """A simulation that ended or was stopped.
 
     Attributes:
@@ -157,6 +164,37 @@ class SimulationResult:
     budget_spent: bool = False
     n_clients: int = 1
     tail: SilosTail | None = None
+
+    def columns(self) -> Mapping[str, list[Any]]:
+        """Return the metrics, one row for each scorer, split and round."""
+        return columns_of(metric_rows(self.rounds, self.evaluation))
+
+    def __repr__(self) -> str:
+        plan, best = self.settings.plan, self.best_report
+        found = "nothing measured"
+        if best is not None and best.test is not None:
+            found = (
+                f"round {self.best.round} chosen: NDCG@{plan.evaluation.at} {best.test.ndcg:.4f}"
+            )
+        ended = "finished" if self.finished else "stopped"
+        return (
+            f"SimulationResult({plan.algorithm.name} ({plan.update.structure}), "
+            f"{len(self.rounds)} rounds, {ended}, {found})"
+        )
+
+    def _repr_html_(self) -> str:
+        evaluation, table = self.settings.evaluation, self.comparison()
+        measured = any(report.validation is not None for report in self.rounds)
+        figure = ""
+        if measured and not why_no_figures():
+            plot = quality_by_round(
+                self.rounds,
+                at=evaluation.at,
+                protocol=marked(evaluation.protocol, self.cautions.get(evaluation.protocol, "")),
+                best_version=int(self.best.round),
+            )
+            figure = f"<figure>{as_element(plot)}</figure>"
+        return f"<p>{escape(repr(self))}</p>{table._repr_html_()}{figure}"
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
@@ -337,6 +375,14 @@ class SimulationResult:
             negatives_per_positive=algorithm.negatives_per_positive,
             at=settings.evaluation.at,
         )
+
+    def vectors(self) -> Vectors:
+        """Return the vectors of users and items of the best version, with their ids.
+
+        Raises:
+            DataError: the algorithm has no vectors of users.
+        """
+        return self.recommender().vectors()
 
     def recommender(self) -> Recommender:
         """Return the best version, ready to recommend."""

@@ -19,6 +19,7 @@ from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import Protocol
 from fedrec.plan.travelling_rows import Cells
 from fedrec.settings.schema import Settings
+from fedrec_lab.reports.round_progress import is_watched, round_progress
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.checkpoint import CheckpointFolder
 from fedrec_lab.simulation.federation import SimulatedFederation
@@ -63,6 +64,7 @@ def simulate(
     catalogue: Catalogue | None = None,
     clock: Clock | None = None,
     also: Sequence[Protocol] = (),
+    progress: bool | None = None,
 ) -> SimulationResult:
     """Run a federation in this process until its end, or until `stop` returns true.
 
@@ -82,6 +84,8 @@ def simulate(
         users: the data. If omitted, the settings' data file is read.
         also: further protocols to measure. They choose no version: the model is the best one under
             the plan's protocol.
+        progress: show each round on stderr or in the notebook. By default on a terminal and in a
+            notebook, unless `on_round` is given.
 
     Raises:
         SettingsError: the settings are invalid, or do not match the checkpoint.
@@ -120,7 +124,21 @@ def simulate(
         )
         if resume and checkpoints is not None:
             federation.restore(checkpoints, accept_other_arithmetic=accept_other_arithmetic)
+        if progress or (progress is None and on_round is None and is_watched()):
+            shown = stack.enter_context(round_progress("", settings.rounds.published))
+            on_round = _both(shown, on_round)
         return _run(federation, checkpoints, on_round, stop, timer)
+
+
+def _both(
+    first: Callable[[RoundReport], None], second: Callable[[RoundReport], None] | None
+) -> Callable[[RoundReport], None]:
+    def told(report: RoundReport) -> None:
+        first(report)
+        if second is not None:
+            second(report)
+
+    return told
 
 
 def _run(

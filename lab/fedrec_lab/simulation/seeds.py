@@ -374,7 +374,7 @@ class _Workers:
         killed = process.returncode == -signal.SIGKILL
         self._failed = InternalError(
             f"The process of seed {seed} died with exit code {process.returncode}.",
-            remedy="If the machine ran out of memory, take fewer --jobs or lower "
+            remedy="If the machine ran out of memory, run fewer seeds at a time or lower "
             "client.memory_mib. The run can be resumed from its folder."
             if killed
             else "Its output on stderr has the reason. The run can be resumed from its folder.",

@@ -96,7 +96,7 @@ def _starting(name: str) -> dict[str, object]:
         for key in all_settings()
         if key.startswith(("algorithm.", "update.")) or key == "rounds.total"
     }
-    values |= {"algorithm.name": name, "update.structure": "dense", **(kind.about.starter or {})}
+    values |= {"algorithm.name": name, **(kind.about.starter or {})}
     if kind.about.starter is None:
         space = kind.settings_type.model_validate({}).search_space(0)
         values |= {key: tried[0] for key, tried in space.items() if len(tried) == 1}

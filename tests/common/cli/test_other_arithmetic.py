@@ -10,7 +10,7 @@ from command import SMALL, sets
 
 from fedrec.cli import flags
 from fedrec.environment import ACCEPT_FLAG
-from fedrec_lab.cli.round_progress import StopRequest
+from fedrec_lab.reports.round_progress import StopRequest
 
 pytestmark = pytest.mark.slow
 

@@ -71,7 +71,7 @@ def test_all_problems_are_reported_together():
 
 
 def test_items_of_interactions_are_ordered_as_numbers():
-    interactions = Interactions.from_columns(["u"] * 3, ["10", "9", "100"])
+    interactions = Interactions.from_arrays(["u"] * 3, ["10", "9", "100"])
     assert Catalogue.from_interactions(interactions).item_ids == ("9", "10", "100")
 
 

@@ -16,7 +16,7 @@ ROWS = st.lists(
 
 
 def build(rows: list[tuple[str, str, int]]) -> Interactions:
-    return Interactions.from_columns(
+    return Interactions.from_arrays(
         [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
     )
 
@@ -49,7 +49,7 @@ def test_deduplication_keeps_the_latest_whatever_the_order(rows, seed):
 
 
 def test_deduplication_without_timestamps():
-    interactions = Interactions.from_columns(["10", "9", "10"], ["x", "x", "x"]).deduplicated()
+    interactions = Interactions.from_arrays(["10", "9", "10"], ["x", "x", "x"]).deduplicated()
     assert interactions.timestamps is None
     assert interactions.user_ids.tolist() == ["9", "10"]
 
@@ -64,7 +64,7 @@ def test_minimum_counts_distinct_items_and_keeps_all_rows():
 
 
 def test_nothing_is_valid_everywhere():
-    nothing = Interactions.from_columns([], [], [])
+    nothing = Interactions.from_arrays([], [], [])
     assert len(nothing.deduplicated()) == len(nothing.with_minimum(1)) == nothing.n_users == 0
 
 
@@ -80,13 +80,14 @@ def test_columns_are_read_only():
         (["a"], ["x", "y"], None, "different lengths"),
         (["a"], ["x"], [1, 2], "different lengths"),
         ([""], ["x"], None, "user_ids contains an empty id"),
-        (["a"], [7], None, "item_ids contains values of type int"),
+        (["a"], [7.0], None, "item_ids contains values of type float"),
+        (["a"], [True], None, "item_ids contains values of type bool"),
         (["a"], ["x"], [-2], "timestamps contain -2"),
     ],
 )
 def test_bad_columns_are_refused(users, items, timestamps, message):
     with pytest.raises(DataError, match=message):
-        Interactions.from_columns(users, items, timestamps)
+        Interactions.from_arrays(users, items, timestamps)
 
 
 def test_fractional_timestamps_are_refused():

@@ -13,7 +13,7 @@ from fedrec.errors import DataError
 def interactions():
     users = [f"u{index % 11}" for index in range(50)]
     items = [f"i{index % 7}" for index in range(50)]
-    return Interactions.from_columns(users, items, range(50))
+    return Interactions.from_arrays(users, items, range(50))
 
 
 def users_of(part: Interactions) -> set[str]:

@@ -18,7 +18,7 @@ Row = tuple[str, str, int]
 
 
 def build(rows: list[Row]) -> Interactions:
-    return Interactions.from_columns(
+    return Interactions.from_arrays(
         [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
     )
 
@@ -76,10 +76,10 @@ def test_equal_times_are_ordered_by_sha256() -> None:
 
 def test_missing_times_follow_the_same_rule_and_come_first():
     items = ["i1", "i2", "i3", "i4"]
-    interactions = Interactions.from_columns(["u"] * 4, items)
+    interactions = Interactions.from_arrays(["u"] * 4, items)
     catalogue = Catalogue.of(items)
     assert as_lists(leave_one_out(interactions, catalogue)) == [("u", [0, 2], 1, 3)]
-    some = Interactions.from_columns(["u"] * 4, items, [0, -1, -1, -1])
+    some = Interactions.from_arrays(["u"] * 4, items, [0, -1, -1, -1])
     assert as_lists(leave_one_out(some, catalogue)) == [("u", [1, 2], 3, 0)]
 
 
@@ -113,7 +113,7 @@ def test_items_outside_the_catalogue_are_refused():
 
 def test_no_data_is_refused():
     with pytest.raises(DataError):
-        leave_one_out(Interactions.from_columns([], []), Catalogue.of([]))
+        leave_one_out(Interactions.from_arrays([], []), Catalogue.of([]))
 
 
 ROWS = st.lists(

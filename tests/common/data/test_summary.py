@@ -4,7 +4,7 @@ from fedrec.data import DatasetSummary, Interactions, describe
 
 
 def test_a_dataset_counted_by_hand():
-    interactions = Interactions.from_columns(
+    interactions = Interactions.from_arrays(
         ["a", "a", "a", "b", "b", "c", "c"],
         ["x", "y", "x", "x", "y", "x", "z"],
         [1, 3, 3, 1, 2, 5, 5],  # a's last two tie, since x counts at its latest time; so do c's
@@ -26,12 +26,12 @@ def test_a_dataset_counted_by_hand():
 
 
 def test_without_times_every_user_of_two_items_is_tied():
-    interactions = Interactions.from_columns(["a", "a", "b"], ["x", "y", "x"])
+    interactions = Interactions.from_arrays(["a", "a", "b"], ["x", "y", "x"])
     assert describe(interactions).users_with_tied_last_timestamp == 1
 
 
 def test_nothing_is_all_zeros():
-    summary = describe(Interactions.from_columns([], []))
+    summary = describe(Interactions.from_arrays([], []))
     assert summary == DatasetSummary(**dict.fromkeys(DatasetSummary.__slots__, 0))
 
 

@@ -14,7 +14,7 @@ from fedrec.evaluation.protocols import held_out_ranks
 def split_of(rows: list[tuple[str, str]], items: list[str]) -> UserSplit:
     users, held = zip(*rows, strict=True)
     times = list(range(len(rows)))
-    return leave_one_out(Interactions.from_columns(users, held, times), Catalogue.of(items))
+    return leave_one_out(Interactions.from_arrays(users, held, times), Catalogue.of(items))
 
 
 def test_where_every_item_is_trained_chance_is_uniform():

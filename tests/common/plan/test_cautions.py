@@ -25,7 +25,7 @@ def long_tailed() -> tuple[UserSplit, int]:
     times[: 50 * 13] += 1000  # what many hold is last, so that it is held out
     users, items = zip(*rows, strict=True)
     catalogue = Catalogue.of(sorted(set(items)))
-    found = Interactions.from_columns(users, items, times.tolist())
+    found = Interactions.from_arrays(users, items, times.tolist())
     return leave_one_out(found, catalogue), len(catalogue)
 
 

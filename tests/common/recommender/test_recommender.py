@@ -208,16 +208,27 @@ def test_saved_and_loaded_it_answers_the_same(recommender, tmp_path):
         assert np.array_equal(one, other)
 
 
+OPTIONAL = ("torch", "numba", "tenseal", "gmpy2", "pyarrow", "scipy", "pandas", "matplotlib", "phe")
+"""What extras bring, and `fedrec[recommend]` does not."""
+
+
 @pytest.mark.slow
-def test_recommending_needs_no_torch(recommender, tmp_path):
+def test_recommending_needs_no_extra(recommender, tmp_path):
     recommender.save(tmp_path)
     program = (
         "import sys, fedrec\n"
         "assert 'numpy' not in sys.modules, 'import fedrec is not cheap'\n"
-        f"fedrec.Recommender.load({str(tmp_path)!r}).recommend('anna')\n"
-        "assert 'torch' not in sys.modules\n"
+        f"sys.modules |= dict.fromkeys({OPTIONAL})\n"
+        f"found = fedrec.Recommender.load({str(tmp_path)!r})\n"
+        "found.recommend('anna')._repr_html_(), found.vectors(), found.fold_in(['a0'])\n"
+        "from fedrec.cli.main import main\n"
+        f"sys.argv[1:] = ['recommend', {str(tmp_path)!r}, '--user', 'anna']\n"
+        "main()\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert "a1" in done.stdout
 
 
 def test_the_package_lists_what_it_exports():
@@ -225,3 +236,51 @@ def test_the_package_lists_what_it_exports():
     assert fedrec.Recommender is Recommender
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         fedrec.nothing  # noqa: B018
+
+
+def test_answers_carry_titles_and_are_frames(model, users):
+    titled = Catalogue.of(
+        ["a0", "b0", "a1", "b1", "a2", "b2", "rare"], ["First", "", "Second", "", "", "", ""]
+    )
+    recommender = Recommender(model, titled, users)
+    found = recommender.recommend(["anna", "ben"], 2)
+    assert found.titles.tolist() == [["Second", "b1"], ["b1", "b2"]]
+    assert repr(recommender.recommend("anna", 1)) == "anna  1  a1  Second  2.000"
+    assert "Second" in found._repr_html_()
+    frame = found.to_pandas()
+    assert frame["asked"].tolist() == ["anna", "anna", "ben", "ben"]
+    assert frame["rank"].tolist() == [1, 2, 1, 2]
+    assert found.to_arrow().num_rows == 4
+    assert repr(recommender.recommend([])) == "no items"
+    # Places that are padded are no rows.
+    assert len(recommender.recommend(["anna", "cleo"], 5).columns()["rank"]) == 4
+
+
+def test_integer_ids_are_their_digits(model, users):
+    numbered = Catalogue.of([str(number) for number in range(7)])
+    numbered_model = replace(model, catalogue_fingerprint=numbered.fingerprint())
+    own = replace(users, user_ids=("196", "3", "7"))
+    recommender = Recommender(numbered_model, numbered, own)
+    assert (recommender.recommend(196, 2)[0] == recommender.recommend("196", 2)[0]).all()
+    numbers, texts = recommender.recommend([196, np.int64(3)]), recommender.recommend(["196", "3"])
+    assert (numbers.ids == texts.ids).all()
+    assert recommender.similar_items(0, 1)[0] == recommender.similar_items("0", 1)[0]
+    assert recommender.recommend(196, block=[2])[0][0] != "2"
+    assert recommender.knows(3) and recommender.learned(0) and 0 in numbered
+    assert recommender.history_of(196) == recommender.history_of("196")
+    with pytest.raises(DataError, match="User '5' is not among"):
+        recommender.recommend(5)
+    with pytest.raises(CatalogueMismatch, match="'99'"):
+        recommender.recommend(196, candidates=[99])
+
+
+def test_vectors_come_with_their_ids(recommender, model, catalogue):
+    found = recommender.vectors()
+    assert found.user_ids.tolist() == ["anna", "ben", "cleo"]
+    assert found.users.tolist() == [[1, 0], [0, 1], [1, 1]]
+    # `rare` was never learned.
+    assert found.item_ids.tolist() == ["a0", "b0", "a1", "b1", "a2", "b2"]
+    assert found.items.shape == (6, 2)
+    assert repr(found) == "Vectors(users (3, 2), items (6, 2))"
+    with pytest.raises(DataError, match="no user vectors here"):
+        Recommender(model, catalogue).vectors()

@@ -2,8 +2,10 @@
 
 import pytest
 
+from fedrec.algorithms import ALGORITHMS
 from fedrec.errors import SettingsError
 from fedrec.plan.schema import users_with_room
+from fedrec.settings.schema import Settings
 from fedrec.settings.starter import TUNED, Starter
 from fedrec.settings.validation import load_settings
 from fedrec_lab.demo.demonstration import DemoOptions
@@ -76,3 +78,56 @@ def test_the_demo_and_the_first_settings_file_train_alike(tmp_path, algorithm):
     assert first.rounds.total == demo.rounds.total == tuned.rounds.total
     assert first.federation.minimum_item_users == demo.federation.minimum_item_users
     assert first.evaluation == demo.evaluation
+
+
+@pytest.mark.parametrize("algorithm", sorted(TUNED))
+def test_python_and_init_begin_alike(tmp_path, algorithm):
+    path = tmp_path / "run.toml"
+    path.write_text(Starter(algorithm=algorithm).text(), encoding="utf-8")
+    written, named = load_settings(path, environ={}), load_settings(algorithm=algorithm, environ={})
+    assert named.plan.model_dump() == written.plan.model_dump()
+    by_value = load_settings(values={"algorithm.name": algorithm}, environ={})
+    by_environment = load_settings(environ={"FEDREC_ALGORITHM__NAME": algorithm})
+    assert by_value == by_environment == named
+
+
+def test_without_an_algorithm_python_takes_that_of_init(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(Starter().text(), encoding="utf-8")
+    assert load_settings(environ={}).plan == load_settings(path, environ={}).plan
+
+
+PROTECTED = [
+    name for name, kind in ALGORITHMS.items() if "bfv" in (kind.about.protections or ("bfv",))
+]
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS.keys() - PROTECTED))
+def test_going_without_protection_is_never_a_default(algorithm):
+    with pytest.raises(SettingsError, match=r'protection\.name = "none"'):
+        load_settings(algorithm=algorithm, environ={})
+    assert load_settings(values={"protection.name": "none"}, algorithm=algorithm, environ={})
+
+
+@pytest.mark.parametrize("algorithm", sorted(PROTECTED))
+def test_an_algorithm_needs_no_further_setting(algorithm):
+    settings = load_settings(algorithm=algorithm, environ={})
+    assert settings.update.structure == ALGORITHMS[algorithm].about.structure
+    written = Settings.model_validate({"algorithm": {"name": algorithm}})
+    assert written.update.structure == settings.update.structure
+    # A client does not insist on a default.
+    assert "structure" not in written.update.model_fields_set
+
+
+def test_the_environment_and_values_win_over_the_start():
+    environ = {"FEDREC_ROUNDS__TOTAL": "3", "FEDREC_UPDATE__CLIP": "5"}
+    found = load_settings(algorithm="fedals", values={"update.clip": 7}, environ=environ)
+    assert (found.rounds.total, found.update.clip) == (3, 7.0)
+
+
+def test_what_is_wrong_with_an_algorithm_is_said_in_words_of_python(tmp_path):
+    with pytest.raises(SettingsError, match=r'algorithm\.name = "fedalz".*"fedals"') as error:
+        load_settings(algorithm="fedalz", environ={})
+    assert "--" not in str(error.value)
+    with pytest.raises(SettingsError, match="Omit algorithm or path"):
+        load_settings(tmp_path / "run.toml", algorithm="fedals")

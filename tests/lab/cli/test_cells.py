@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command import SMALL, sets
 
-from fedrec_lab.cli.round_progress import StopRequest
+from fedrec_lab.reports.round_progress import StopRequest
 
 from .conftest import Fedrec
 

@@ -12,8 +12,8 @@ from fedrec.data import PUBLIC, generate
 from fedrec.data.public import Counts, KnownCopy, PublicDataset
 from fedrec.data.writing import write_interactions
 from fedrec.updates.settings import UpdateSettings
-from fedrec_lab.cli.round_progress import StopRequest
 from fedrec_lab.papers import ROWS, PublishedRow, paper_plan
+from fedrec_lab.reports.round_progress import StopRequest
 
 TINY = PublicDataset(
     title="Tiny", source="https://example.org/tiny", licence="Free.", citation="Nobody.",

@@ -9,7 +9,7 @@ import pytest
 from command import SMALL, sets
 
 from fedrec.cli.terminal import human_bytes, human_share
-from fedrec_lab.cli.round_progress import StopRequest
+from fedrec_lab.reports.round_progress import StopRequest
 
 pytestmark = pytest.mark.slow
 

@@ -33,7 +33,7 @@ def everybody_likes_the_same() -> tuple[UserSplit, Catalogue]:
     chosen = [draw.choice(110, 12, replace=False, p=weights / weights.sum()) for _ in range(200)]
     items = [f"i{item}" for items in chosen for item in items]
     users = [f"u{user}" for user in range(200) for _ in range(12)]
-    found = Interactions.from_columns(users, items)
+    found = Interactions.from_arrays(users, items)
     catalogue = Catalogue.from_interactions(found)
     return leave_one_out(found, catalogue), catalogue
 

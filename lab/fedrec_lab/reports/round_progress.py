@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from html import escape
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,7 @@ def round_progress(label: str, n_rounds: int) -> Iterator[Told]:
         label: what runs, or empty if that is obvious.
         n_rounds: number of rounds.
     """
-    if not sys.stderr.isatty():
+    if not is_watched():
         # A line for each measuring round, and at least one per hundred rounds.
         every = max(1, n_rounds // 100)
 
@@ -76,8 +77,12 @@ def round_progress(label: str, n_rounds: int) -> Iterator[Told]:
 def progress_bar(label: str, total: int | None = None) -> Iterator[Callable[..., None]]:
     """Show a bar followed by a string on stderr, and yield a function that moves it.
 
-    The function takes `completed`, `total` and `text`, each if it changes.
+    The function takes `completed`, `total` and `text`, each if it changes. In a notebook, the bar
+    is in the cell's output.
     """
+    if _in_notebook():
+        yield _notebook_bar(label, total)
+        return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (
@@ -88,6 +93,30 @@ def progress_bar(label: str, total: int | None = None) -> Iterator[Callable[...,
     )
     with Progress(*columns, console=new_console(stderr=True)) as bar:
         yield partial(bar.update, bar.add_task(label, total=total, text=""))
+
+
+def is_watched() -> bool:
+    """Return whether a person follows the output: on a terminal, or in a notebook."""
+    return sys.stderr.isatty() or _in_notebook()
+
+
+def _in_notebook() -> bool:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def _notebook_bar(label: str, total: int | None) -> Callable[..., None]:
+    display = sys.modules["IPython.display"]
+    known: dict[str, object] = {"completed": 0, "total": total, "text": ""}
+    handle = display.display(display.HTML(""), display_id=True)
+
+    def update(**changed: object) -> None:
+        known.update(changed)
+        reached, end, text = known["completed"], known["total"], escape(str(known["text"]))
+        bar = f'<progress value="{reached}" max="{end or reached}"></progress>'
+        handle.update(display.HTML(f"{escape(label)} {bar} {reached}/{end or '?'} {text}"))
+
+    return update
 
 
 def round_text(report: RoundReport) -> str:

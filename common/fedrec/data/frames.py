@@ -1,0 +1,77 @@
+"""Columns of frames and arrays: which one has a role, and their values as ids and times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.data.reading import usual_columns
+from fedrec.errors import DataError
+
+
+def object_column(ids: Iterable[object]) -> NDArray[np.object_]:
+    """Return ids as an array of Python's own objects, shape (n_rows,)."""
+    values = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+    column = np.empty(len(values), dtype=np.object_)
+    column[:] = values
+    return column
+
+
+def chosen_column(names: list[str], role: str, wanted: str | None, *, needed: bool = True) -> Any:
+    """Return the column of a role in a frame, or None if there is none and it is not needed.
+
+    Raises:
+        DataError: it is missing, or several could be meant.
+    """
+    usual = usual_columns(role, names) if wanted is None else [wanted] * names.count(wanted)
+    if len(usual) == 1 or not (usual or needed or wanted):
+        return usual[0] if usual else None
+    found = "several columns that could be" if usual else "no column for"
+    if wanted is not None:
+        found = f"{len(usual) or 'no'} columns {wanted!r} for"
+    raise DataError(
+        f"The frame has {found} the {role}. Its columns are {', '.join(names[:20])}.",
+        remedy=f"Name the column with {role}_column.",
+    )
+
+
+def times_in(column: Any) -> NDArray[Any]:
+    """Return the times of a frame's column as integers or as numpy's points in time.
+
+    Raises:
+        DataError: they are neither.
+    """
+    values = np.asarray(column.to_numpy())
+    if values.dtype != np.object_ or not len(values):
+        return values
+    try:
+        # Points in time with a zone are objects in pandas.
+        return np.asarray(column.to_numpy(dtype="datetime64[us]"))
+    except (TypeError, ValueError):
+        raise DataError(
+            f"The times are of type {type(values[0]).__name__}, expected integers or points in "
+            "time.",
+            remedy="Convert the column, or pass another one as timestamp_column.",
+        ) from None
+
+
+def whole_times(values: Iterable[Any], missing_time: int) -> NDArray[Any]:
+    """Return times as integers, points in time in microseconds since 1970.
+
+    Args:
+        missing_time: stands in for missing times.
+    """
+    times = values if isinstance(values, np.ndarray) else np.array(list(values))
+    if times.dtype.kind == "M":
+        missing = np.isnat(times)
+        numbers = times.astype("datetime64[us]").astype(np.int64)
+        return np.where(missing, missing_time, numbers)
+    if times.dtype.kind == "f":
+        # Integers with gaps arrive as floats, and no values at all, too.
+        missing = np.isnan(times)
+        whole = np.where(missing, missing_time, times)
+        return whole.astype(np.int64) if (whole == np.floor(whole)).all() else times
+    return times
