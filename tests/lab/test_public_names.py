@@ -187,3 +187,47 @@ def test_progress_in_a_notebook_is_a_bar_in_the_cell(settings, data, monkeypatch
     # Who listens is not told twice.
     fedrec_lab.simulate(settings, users=users, catalogue=items, on_round=lambda report: None)
     assert len(shown) == settings.rounds.published
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s, u, c: fedrec_lab.simulate(s), "users and catalogue are missing"),
+        (lambda s, u, c: fedrec_lab.simulate(s, users=u), "Only one of users and catalogue"),
+        (lambda s, u, c: fedrec_lab.simulate(s, users=c, catalogue=u), "users is of type Catalog"),
+        (lambda s, u, c: fedrec_lab.simulate("run.toml"), "settings is of type str. Use load_sett"),
+        (
+            lambda s, u, c: fedrec_lab.simulate(s, users=u, catalogue=c, n_clients=0),
+            "n_clients is 0",
+        ),
+        (
+            lambda s, u, c: fedrec_lab.simulate(s, users=u, catalogue=c, resume=True),
+            "resume is true, but folder is missing",
+        ),
+        (
+            lambda s, u, c: fedrec_lab.compare(s, users=u, catalogue=c, references=("eaze",)),
+            "references has 'eaze'. Choose among ",
+        ),
+        (
+            lambda s, u, c: fedrec_lab.compare(s, users=u, catalogue=c, protocols=("ful",)),
+            "protocols has 'ful'. Choose among full, sampled, paper",
+        ),
+        (lambda s, u, c: fedrec_lab.compare(s, users=u, catalogue=c, budget=0), "budget is 0"),
+    ],
+)
+def test_errors_name_arguments_of_python(settings, data, call, message):
+    with pytest.raises(SettingsError, match=re.escape(message)) as error:
+        call(settings, *data)
+    assert "--" not in str(error.value)
+
+
+def test_a_run_folder_may_be_text(settings, data, tmp_path):
+    users, items = data
+    folder = str(tmp_path / "run")
+    run = fedrec_lab.simulate(settings, users=users, catalogue=items, folder=folder)
+    assert run.finished
+
+
+def test_asking_for_no_items_names_the_argument(run):
+    with pytest.raises(DataError, match="n is 0"):
+        run.recommender().recommend(run.users.user_ids[0], n=0)
