@@ -119,7 +119,8 @@ def test_runs_and_comparisons_are_short_in_a_terminal(run, comparison):
     assert re.fullmatch(form, repr(run))
     assert repr(comparison) == f"ComparisonTable({len(comparison.table.rows)} methods, full)"
     assert str(comparison.table) == comparison.table.to_text()
-    for part in (run.best, run.rounds[0], run.recommender(), run.provenance, run.evaluation):
+    assert re.fullmatch(r"RoundReport\(2, train, NDCG 0\.\d{4}\)", repr(run.rounds[1]))
+    for part in (run.best, run.rounds, run.recommender(), run.provenance, run.evaluations):
         assert len(repr(part)) < 1000, part
 
 
