@@ -185,6 +185,9 @@ def test_progress_in_a_notebook_is_a_bar_in_the_cell(settings, data, monkeypatch
     fedrec_lab.simulate(settings, users=users, catalogue=items)
     assert len(shown) == settings.rounds.published
     assert '<progress value="4" max="4">' in shown[-1]
+    fedrec_lab.compare(settings, users=users, catalogue=items, references=())
+    assert 'measurements <progress value="1" max="1"></progress> 1/1 ' in shown[-1]
+    del shown[settings.rounds.published :]
     # Who listens is not told twice.
     fedrec_lab.simulate(settings, users=users, catalogue=items, on_round=lambda report: None)
     assert len(shown) == settings.rounds.published
