@@ -487,7 +487,7 @@ class Recommender:
     ) -> list[tuple[Ids, Scores]]:
         """Return the best items of every row of scores as ids, with their scores."""
         if n < 1:
-            raise DataError(f"{n} items were asked for.", remedy="Ask for 1 or more.")
+            raise DataError(f"n is {n}.", remedy="Ask for 1 item or more.")
         answers = []
         for scores in without_excluded(rows_of_scores, allowed, excluded):
             best = best_items(scores, n)

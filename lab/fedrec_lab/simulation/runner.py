@@ -39,11 +39,28 @@ def given_or_read(
     """Return the data that were given, else those that the settings name.
 
     Raises:
-        SettingsError: only one of users and catalogue is given, or the settings name no file.
+        SettingsError: an argument has the wrong type, only one of users and catalogue is given, or
+            neither is and the settings name no file.
         DataError: the file cannot be used.
     """
+    for name, value, kind, source in (
+        ("settings", settings, Settings, "load_settings"),
+        ("users", users, UserSplit | None, "users, catalogue = load_data"),
+        ("catalogue", catalogue, Catalogue | None, "users, catalogue = load_data"),
+    ):
+        if not isinstance(value, kind):
+            raise SettingsError(
+                f"{name} is of type {type(value).__name__}.", remedy=f"Use {source}(...)."
+            )
     if (users is None) != (catalogue is None):
-        raise SettingsError("Users and catalogue belong together. One of them is missing.")
+        raise SettingsError(
+            "Only one of users and catalogue was given.", remedy="Pass both, as load_data has them."
+        )
+    if users is None and settings.data.path is None:
+        raise SettingsError(
+            "There is no data: users and catalogue are missing, and so is data.path.",
+            remedy="Pass users and catalogue, as load_data has them, or set data.path.",
+        )
     if users is None or catalogue is None:
         return read_users(settings.data, reader="a simulation", warn=True)
     return users, catalogue
@@ -55,7 +72,7 @@ def simulate(
     n_clients: int = 1,
     cells: Cells = (),
     protect: bool = False,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     resume: bool = False,
     accept_other_arithmetic: bool = False,
     on_round: Callable[[RoundReport], None] | None = None,
@@ -96,8 +113,11 @@ def simulate(
         VersionMismatch: the checkpoint has a different format.
         RefusedError: the checkpoint was trained with different arithmetic, which was not accepted.
     """
+    folder = None if folder is None else Path(folder)
     if resume and folder is None:
-        raise SettingsError("Resuming needs the run folder of the stopped run.")
+        raise SettingsError(
+            "resume is true, but folder is missing.", remedy="Pass the stopped run's folder."
+        )
     users, catalogue = given_or_read(settings, users, catalogue)
     timer = clock or SystemClock()
     checkpoints = None if folder is None else CheckpointFolder(folder)

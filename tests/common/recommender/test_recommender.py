@@ -172,7 +172,7 @@ def test_bad_questions_name_the_remedy(recommender):
     assert "fold_in" in error.value.remedy
     with pytest.raises(CatalogueMismatch, match="'zzz'"):
         recommender.recommend("anna", block=["zzz"])
-    with pytest.raises(DataError, match="0 items"):
+    with pytest.raises(DataError, match="n is 0"):
         recommender.recommend("anna", 0)
     for vector in (np.zeros(3), np.array([np.nan, 0.0])):
         with pytest.raises(DataError, match="user vector"):
