@@ -85,6 +85,7 @@ class UserUpdates:
         self.version, self.active, self.number = version, active, number
         self.user_keys, self.samples, self._read = user_keys, samples, read
         self.shown = shown
+        self._kept: tuple[tuple[str, int], NDArray[np.floating]] | None = None
 
     def __len__(self) -> int:
         return len(self.user_keys)
@@ -96,8 +97,15 @@ class UserUpdates:
     def blocks(self, name: str) -> Iterator[tuple[slice, NDArray[np.floating]]]:
         """Yield all users' tables for a shared one, flat: (users, (n, values of a table))."""
         for part in self.parts(name):
+            yield part, self._block(name, part)
+
+    def _block(self, name: str, part: slice) -> NDArray[np.floating]:
+        """Return the flat tables of some users. The last ones that were read are kept."""
+        if self._kept is None or self._kept[0] != (name, part.start):
+            self._kept = None
             tables = self._read(name, np.arange(len(self))[part])
-            yield part, tables.reshape(len(tables), -1)
+            self._kept = (name, part.start), tables.reshape(len(tables), -1)
+        return self._kept[1]
 
     def parts(self, name: str, n_tables: int | None = None) -> list[slice]:
         """Return the tables of each block, by default all users'."""
@@ -112,16 +120,18 @@ class UserUpdates:
             origin: is subtracted from every table, (n_active, ...).
         """
         found = np.empty((len(self), len(self)))
-        for rows, left in self.blocks(name):
-            left = left if origin is None else left - origin.reshape(-1).astype(left.dtype)
+        parts = self.parts(name)
+        for number, rows in enumerate(parts):
+            left = self._around(name, rows, origin)
             found[rows, rows] = left @ left.T
-            for columns, right in self.blocks(name):
-                if columns.start >= rows.start:
-                    break
-                right = right if origin is None else right - origin.reshape(-1).astype(right.dtype)
-                found[rows, columns] = left @ right.T
+            for columns in parts[:number]:
+                found[rows, columns] = left @ self._around(name, columns, origin).T
                 found[columns, rows] = found[rows, columns].T
         return found
+
+    def _around(self, name: str, part: slice, origin: Floats | None) -> NDArray[np.floating]:
+        tables = self._block(name, part)
+        return tables if origin is None else tables - origin.reshape(-1).astype(tables.dtype)
 
     def mixed(self, name: str, weights: Floats) -> NDArray[np.floating]:
         """Return weighted sums of users' tables, (n_sums, n_active, ...).

@@ -90,6 +90,10 @@ class Listener(Shape):
         """Something of the job was reached."""
 
 
+def _still(**moved: object) -> None:
+    """Show nothing."""
+
+
 class _Shown:
     """Shows jobs as a bar.
 
@@ -236,9 +240,9 @@ def compare(
     failures: dict[str, str] = {}
     finished = True
     with ExitStack() as stack:
-        if listener is None and (is_watched() if progress is None else progress):
-            listener = _Shown(stack.enter_context(progress_bar("measurements")))
-        listener = listener or _Shown(lambda **moved: None)
+        watched = listener is None and (is_watched() if progress is None else progress)
+        update = stack.enter_context(progress_bar("measurements")) if watched else _still
+        listener = listener or _Shown(update)
         for number, job in enumerate(jobs, start=1):
             known = None if parts is None else parts.load(job.name)
             if known is not None:
@@ -278,6 +282,8 @@ def compare(
             found += measured
             if parts is not None:
                 parts.save(job.name, measured)
+        if finished:
+            update(completed=len(jobs), text="")
     order = [settings.algorithm.name, TAIL, *_MEASURED_BY_FEDERATIONS]
     order += [_method(name, settings) + rows for name in REFERENCES for rows in ("", ALL_ROWS)]
     rows = tuple(_rows(found, failures, order, settings.evaluation.at))
