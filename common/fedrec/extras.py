@@ -86,7 +86,7 @@ def not_installed(name: str, *, among: Sequence[str] = ()) -> SettingsError:
     """
     install = how_to_install(*(among if smallest_extra(*among) else (name,)))
     return SettingsError(
-        f"This command needs {_top(name)}, which is not installed.",
+        f"This needs {_top(name)}, which is not installed.",
         remedy=f"Install it with: {install}",
     )
 

@@ -15,6 +15,7 @@ import fedrec_lab
 from fedrec import FedrecError, load_data, load_settings
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import DataError, SettingsError
+from fedrec.extras import install_command
 from fedrec_lab.comparison import comparing
 from fedrec_lab.reports import round_progress
 from fedrec_lab.simulation import runner
@@ -43,6 +44,14 @@ def test_every_public_name_is_there(package):
         assert getattr(package, name) is not None
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = package.no_such_name
+
+
+def test_without_torch_the_import_says_what_to_install(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("fedrec_lab.simulation")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SettingsError, match=re.escape(install_command("client"))):
+        _ = fedrec_lab.SimulationResult
 
 
 def test_a_file_of_any_shape_is_read_with_the_settings_of_data(tmp_path):

@@ -144,27 +144,17 @@ def simulate(
         )
         if resume and checkpoints is not None:
             federation.restore(checkpoints, accept_other_arithmetic=accept_other_arithmetic)
+        listeners = [] if on_round is None else [on_round]
         if progress or (progress is None and on_round is None and is_watched()):
-            shown = stack.enter_context(round_progress("", settings.rounds.published))
-            on_round = _both(shown, on_round)
-        return _run(federation, checkpoints, on_round, stop, timer)
-
-
-def _both(
-    first: Callable[[RoundReport], None], second: Callable[[RoundReport], None] | None
-) -> Callable[[RoundReport], None]:
-    def told(report: RoundReport) -> None:
-        first(report)
-        if second is not None:
-            second(report)
-
-    return told
+            shown = round_progress("", settings.rounds.published)
+            listeners.insert(0, stack.enter_context(shown))
+        return _run(federation, checkpoints, listeners, stop, timer)
 
 
 def _run(
     federation: SimulatedFederation,
     checkpoints: CheckpointFolder | None,
-    on_round: Callable[[RoundReport], None] | None,
+    listeners: Sequence[Callable[[RoundReport], None]],
     stop: Callable[[], bool],
     timer: Clock,
 ) -> SimulationResult:
@@ -177,8 +167,8 @@ def _run(
                 federation.save(checkpoints)
                 error.remedy += f" The version before is kept in {checkpoints.path}."
             raise
-        if on_round is not None:
-            on_round(report)
+        for told in listeners:
+            told(report)
         stopping = not federation.finished and stop()
         # Tables in files are on disk already. The sooner they are the version to go back to, the
         # sooner those before them go.
