@@ -1,23 +1,23 @@
 # The newest of these Pythons that is there and works: a shim may be found with nothing behind it,
 # and a distribution's Python may lack what a virtual environment needs.
-PYTHON ?= $(shell for python in python3.13 python3.12 python3.11; do \
+PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11; do \
 	$$python -c 'import venv, ensurepip' >/dev/null 2>&1 && echo $$python && break; done)
 VENV ?= .venv
 WORKERS ?= 3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-fast test-more test-long lint protos bench clean docs site coverage e2e-containers
+.PHONY: setup demo test test-fast test-more test-long lint protos bench clean docs site coverage dist e2e-containers
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { \
-	  echo "No python3.13, python3.12 or python3.11 was found that works and has venv and ensurepip." >&2; \
+	  echo "No python3.14, python3.13, python3.12 or python3.11 was found that works and has venv and ensurepip." >&2; \
 	  echo "Install one (on Debian: python3.11 and python3.11-venv), or name one: make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python" >&2; \
 	  exit 1; }
-	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
-	  echo "$(PYTHON) does not run, or is no Python 3.11, 3.12 or 3.13." >&2; \
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' || { \
+	  echo "$(PYTHON) does not run, or is no Python 3.11, 3.12, 3.13 or 3.14." >&2; \
 	  echo "Name another one: make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python" >&2; \
 	  exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
@@ -82,6 +82,12 @@ docs: setup
 # The documentation as pages for a browser, in site/; `zensical build` makes them of the same file.
 site: setup
 	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/mkdocs build --strict
+
+# Wheel and source archive in dist/, then the wheel with each of these extras in an environment of its
+# own, which needs a package index; EXTRAS= builds and looks at the files only.
+EXTRAS ?= recommend,server,authority,client,lab
+dist: setup
+	$(BIN)/python tools/dist.py --extras "$(EXTRAS)"
 
 bench: setup
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done

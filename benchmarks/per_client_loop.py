@@ -40,6 +40,7 @@ from fedrec.training.executors.choosing import Workers
 from fedrec.training.executors.executor import Executor
 from fedrec.training.executors.processes import ProcessExecutor
 from fedrec.training.learner import Learner
+from fedrec.training.personalising import TrainedUsers, personalised
 from fedrec.training.user_half import Resources
 
 
@@ -223,7 +224,18 @@ def round_of(
 
     def play() -> object:
         part = learner.contribute("train", 1, shared, users, private)
-        return learner.server.apply("train", 1, shared, part.vector)
+        after = learner.server.apply("train", 1, shared, part.vector)
+        if not learner.server.algorithm.personalises:
+            return after
+        assert part.trained is not None
+        trained = TrainedUsers(
+            user_keys=users.user_keys(),
+            samples=np.diff(users.train_indptr),
+            trained=part.trained,
+            private=part.private,
+            room=learner.local.room,
+        )
+        return personalised(learner.server, 1, shared, after, [trained])
 
     return play
 
@@ -247,6 +259,7 @@ def plan_of(algorithm: dict[str, object], **update: object) -> Plan:
             "federation": {"maximum_users": 1024, "minimum_item_users": 1},
             "algorithm": algorithm,
             "update": {"structure": "dense"} | update,
+            "protection": {"name": "none"},
             "evaluation": {"every_rounds": 1_000_000},
         }
     )

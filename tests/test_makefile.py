@@ -35,7 +35,7 @@ def make(folder: Path, *arguments: str, **pythons: str) -> subprocess.CompletedP
 @pytest.mark.parametrize(
     ("pythons", "chosen"),
     [
-        ({"python3_11": WORKS, "python3_12": WORKS, "python3_13": WORKS}, "python3.13"),
+        ({"python3_11": WORKS, "python3_13": WORKS, "python3_14": WORKS}, "python3.14"),
         ({"python3_11": WORKS, "python3_12": WORKS, "python3_13": FAILS}, "python3.12"),
         ({"python3_11": WORKS, "python3_12": FAILS}, "python3.11"),
     ],
@@ -54,12 +54,12 @@ def test_a_given_one_is_taken(tmp_path: Path) -> None:
 def test_where_none_works_it_says_so(tmp_path: Path) -> None:
     done = make(tmp_path, python3_13=FAILS)
     assert done.returncode
-    assert "No python3.13, python3.12 or python3.11 was found that works" in done.stderr
+    assert "No python3.14, python3.13, python3.12 or python3.11 was found that works" in done.stderr
     assert "PYTHON=/path/to/python" in done.stderr
 
 
 def test_a_given_one_that_does_not_fit_is_named(tmp_path: Path) -> None:
     done = make(tmp_path, "PYTHON=old", old="exit 1", python3_13=WORKS)
     assert done.returncode
-    assert "old does not run, or is no Python 3.11, 3.12 or 3.13." in done.stderr
+    assert "old does not run, or is no Python 3.11, 3.12, 3.13 or 3.14." in done.stderr
     assert not os.path.exists(tmp_path / "venv")

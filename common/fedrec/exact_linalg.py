@@ -55,7 +55,8 @@ def symmetric_eigen(
     even = size + size % 2
     work = np.zeros((even, even))
     work[:size, :size] = (matrix + matrix.T) / 2
-    vectors = np.eye(even)
+    axes, turned = np.eye(even), np.empty((even, even))
+    room = np.empty((4, even // 2, even))
     limit = _SMALL * float(np.abs(work).max(initial=0.0))
     players = np.arange(even)
     for _ in range(_SWEEPS):
@@ -64,18 +65,21 @@ def symmetric_eigen(
             break
         for _ in range(even - 1):
             first, second = players[: even // 2], players[even // 2 :][::-1]
-            _rotate(work, vectors, first, second)
+            cosine, sine = _angles(work, first, second)
+            # Columns are turned as rows of the transpose, whose values lie together in memory.
+            np.copyto(turned, work.T)
+            for table in (axes, turned):
+                _turn(table, first, second, cosine, sine, room)
+            np.copyto(work, turned.T)
+            _turn(work, first, second, cosine, sine, room)
             players = np.concatenate([players[:1], players[-1:], players[1:-1]])
-    return np.diagonal(work)[:size].copy(), vectors[:size, :size]
+    return np.diagonal(work)[:size].copy(), axes[:size, :size].T.copy()
 
 
-def _rotate(
-    work: NDArray[np.float64],
-    vectors: NDArray[np.float64],
-    first: NDArray[np.int64],
-    second: NDArray[np.int64],
-) -> None:
-    """Make the elements between `first` and `second` zero, all pairs at once."""
+def _angles(
+    work: NDArray[np.float64], first: NDArray[np.int64], second: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return cosines and sines that make the elements between `first` and `second` zero."""
     between = work[first, second]
     apart = work[second, second] - work[first, first]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -83,11 +87,28 @@ def _rotate(
         tangent = np.copysign(1.0, ratio) / (np.abs(ratio) + np.sqrt(1.0 + ratio * ratio))
     tangent = np.where(between == 0.0, 0.0, tangent)
     cosine = 1.0 / np.sqrt(1.0 + tangent * tangent)
-    sine = tangent * cosine
-    for table in (work, vectors):
-        left, right = table[:, first], table[:, second]
-        table[:, first] = left * cosine - right * sine
-        table[:, second] = left * sine + right * cosine
-    left, right = work[first], work[second]
-    work[first] = left * cosine[:, None] - right * sine[:, None]
-    work[second] = left * sine[:, None] + right * cosine[:, None]
+    return cosine[:, None], (tangent * cosine)[:, None]
+
+
+def _turn(
+    table: NDArray[np.float64],
+    first: NDArray[np.int64],
+    second: NDArray[np.int64],
+    cosine: NDArray[np.float64],
+    sine: NDArray[np.float64],
+    room: NDArray[np.float64],
+) -> None:
+    """Turn all pairs of rows at once, in place.
+
+    Args:
+        room: memory to reuse, (4, n / 2, n). Allocating it takes as long as turning.
+    """
+    left, right, turned, term = room
+    # With mode="raise", numpy would copy once more.
+    np.take(table, first, axis=0, out=left, mode="clip")
+    np.take(table, second, axis=0, out=right, mode="clip")
+    np.multiply(left, sine, out=turned)
+    turned += np.multiply(right, cosine, out=term)
+    left *= cosine
+    left -= np.multiply(right, sine, out=term)
+    table[first], table[second] = left, turned

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from urllib.parse import unquote, urlsplit
 
 from fedrec.errors import SettingsError
 
@@ -41,7 +43,20 @@ def smallest_extra(*names: str) -> str:
 def how_to_install(*names: str) -> str:
     """Return the command that installs what these modules belong to."""
     extra = smallest_extra(*names)
-    return f"pip install 'fedrec[{extra}]'" if extra else f"pip install {' '.join(names)}"
+    return install_command(extra) if extra else f"pip install {' '.join(names)}"
+
+
+def install_command(extra: str = "") -> str:
+    """Return the command that installs fedrec with an extra, from where it came before.
+
+    That is a checkout, a wheel's file or address, or otherwise a package index.
+    """
+    part = f"[{extra}]" if extra else ""
+    origin = importlib.metadata.distribution("fedrec").read_text("direct_url.json")
+    found = json.loads(origin) if origin else {}
+    if found.get("dir_info", {}).get("editable"):
+        return f"pip install -e '{unquote(urlsplit(found['url']).path)}{part}'"
+    return f"pip install 'fedrec{part}{' @ ' * bool(found)}{found.get('url', '')}'"
 
 
 def is_missing(name: str) -> bool:
@@ -71,7 +86,7 @@ def not_installed(name: str, *, among: Sequence[str] = ()) -> SettingsError:
     """
     install = how_to_install(*(among if smallest_extra(*among) else (name,)))
     return SettingsError(
-        f"This command needs {_top(name)}, which is not installed.",
+        f"This needs {_top(name)}, which is not installed.",
         remedy=f"Install it with: {install}",
     )
 

@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     EVALUATION_NEGATIVES = 6
     SELECTION = 7
     SUBSET = 8
+    GROUPS = 9
 
 
 def _signed(value: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from fedrec.extras import not_installed
+
 if TYPE_CHECKING:
     from fedrec_lab.comparison.comparing import Comparison, compare
     from fedrec_lab.simulation.result import SimulationResult
@@ -21,7 +23,14 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a name on first use."""
+    """Import a name on first use.
+
+    Raises:
+        SettingsError: a package isn't installed. The message has the command that installs it.
+    """
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        raise not_installed(error.name or "") from error

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fedrec.errors import SettingsError
-from fedrec.extras import REQUIREMENT, how_to_install, is_missing, require, smallest_extra
+from fedrec.extras import (
+    REQUIREMENT,
+    how_to_install,
+    install_command,
+    is_missing,
+    require,
+    smallest_extra,
+)
 
 ROOT = Path(__file__).parents[2]
 BROUGHT_BY_OTHERS = {"google", "grpc", "structlog", "typing_extensions"}
@@ -66,7 +75,30 @@ def test_every_optional_import_of_the_tree_has_an_extra():
 )
 def test_the_smallest_extra_brings_all_that_is_needed(modules, extra):
     assert smallest_extra(*modules) == extra
-    assert how_to_install(*modules) == f"pip install 'fedrec[{extra}]'"
+    assert how_to_install(*modules) == install_command(extra)
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'fedrec[client]'"),
+        (
+            {"url": "file:///a%20b/fedrec-1.0-py3-none-any.whl", "archive_info": {}},
+            "pip install 'fedrec[client] @ file:///a%20b/fedrec-1.0-py3-none-any.whl'",
+        ),
+        (
+            {"url": "file:///a%20b", "dir_info": {"editable": True}},
+            "pip install -e '/a b[client]'",
+        ),
+    ],
+    ids=["an index", "a wheel", "a checkout"],
+)
+def test_the_command_names_where_fedrec_came_from(monkeypatch, origin, command):
+    text = None if origin is None else json.dumps(origin)
+    found = SimpleNamespace(read_text=lambda name: text)
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: found)
+    assert install_command("client") == command
+    assert install_command() == command.replace("[client]", "")
 
 
 def test_what_no_extra_brings():
@@ -79,10 +111,7 @@ def test_what_is_missing_is_named_with_an_extra_for_all(monkeypatch):
     assert is_missing("tenseal")
     assert not is_missing("json")
     require("json", "torch")
-    message = re.escape(
-        "needs tenseal, which is not installed. Install it with: pip install 'fedrec["
-    )
-    with pytest.raises(SettingsError, match=message + r"client\]'"):
-        require("torch", "tenseal")
-    with pytest.raises(SettingsError, match=message + r"authority\]'"):
-        require("tenseal")
+    for modules, extra in ((("torch", "tenseal"), "client"), (("tenseal",), "authority")):
+        told = f"needs tenseal, which is not installed. Install it with: {install_command(extra)}"
+        with pytest.raises(SettingsError, match=re.escape(told)):
+            require(*modules)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedrec import Interactions, load_settings
-from fedrec.data import Catalogue, leave_one_out
+from fedrec.data import Catalogue, generate, leave_one_out
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.showing import bars, html_table
 
@@ -39,6 +39,8 @@ def test_html_is_escaped_and_cut():
         assert "<table>" in html
         assert "<script>" not in html
     assert "<svg" in found._repr_html_()
+    made = generate(n_users=300, n_items=90, n_clusters=3, interactions_per_user=10, seed=1)
+    assert len(repr(made)) < MOST_CHARACTERS
     assert "<svg" in split._repr_html_()
     assert "7 more rows" in html_table(("n",), ([n] for n in range(57)), caption="")
     assert bars({}, caption="").count("<rect") == 0

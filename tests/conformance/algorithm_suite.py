@@ -91,8 +91,7 @@ class AlgorithmSuite(ContributionSuite):
         for round_id in range(2, 3 + party.learner.server.plan.rounds.total):
             part = party.learner.contribute("train", round_id, shared, party.users, private)
             party.check(part, party.users, shared)
-            shared = party.learner.server.apply("train", round_id, shared, part.vector)
-            private = part.private
+            shared, private = party.follow(round_id, shared, part)
         return shared, private
 
     # What an algorithm declares is what it makes.
@@ -216,14 +215,21 @@ class AlgorithmSuite(ContributionSuite):
             for entry in party.algorithm.parameters
             if entry.scope == "scalar" and not entry.published
         ]
+        received = [entry.name for entry in party.algorithm.parameters if entry.received]
         # One more than planned: the loss of a round is that of the version it starts from.
         for round_id in range(2, 3 + party.learner.server.plan.rounds.total):
             part = party.learner.contribute("train", round_id, shared, party.users, private)
-            after = party.learner.server.apply("train", round_id, shared, part.vector)
+            after, kept = party.follow(round_id, shared, part)
             counted = {name: after.tensors[name] for name in scalars}
             held = replace(shared.with_tensors(**counted), trained=after.trained)
             shared = after if tables_learn else held
-            private = part.private if users_learn else party.private
+            private = (
+                kept
+                if users_learn
+                else PrivateState.of(
+                    {**party.private.tensors, **{name: kept.tensors[name] for name in received}}
+                )
+            )
             found.append(party.learner.server.metrics(part.vector).loss or np.inf)
         return found
 

@@ -20,6 +20,7 @@ from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.schema import Plan
 from fedrec.training.learner import Contribution, Learner
+from fedrec.training.personalising import TrainedUsers, personalised
 from fedrec.training.server_half import Sums
 from fedrec.updates.settings import UpdateSettings
 
@@ -41,6 +42,9 @@ ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
     "fedals": {"dim": 6, "regularisation": 2.0},
     "fedncf": {"dim": 6, "batch_size": 16},
     "fedrecgel": {"dim": 4, "batch_size": 16, "learning_rate": 0.01},
+    "cofedrec": {"dim": 6, "item_rate_scale": 1.0, "batch_size": 16, "clusters": 4},
+    "perfedrec": {"dim": 6, "learning_rate": 0.02, "batch_size": 16},
+    "pfedgraph": {"dim": 6, "learning_rate": 0.02, "local_epochs": 2, "batch_size": 16},
     "gpfedrec": {"dim": 6, "item_rate_scale": 1.0, "user_rate_scale": 8.0, "batch_size": 16},
     "pfedrec": {"dim": 6, "item_rate_scale": 1.0, "batch_size": 16},
     "ease": {"regularisation": 2.0},
@@ -137,6 +141,24 @@ class Party:
         )
         self.check(made, chosen, base)
         return made
+
+    def follow(
+        self, number: int, shared: SharedState, part: Contribution
+    ) -> tuple[SharedState, PrivateState]:
+        """Return the version and the private state after a training round of everybody."""
+        after = self.learner.server.apply("train", number, shared, part.vector)
+        if not self.algorithm.personalises:
+            return after, part.private
+        assert part.trained is not None
+        trained = TrainedUsers(
+            user_keys=self.users.user_keys(),
+            samples=np.diff(self.users.train_indptr),
+            trained=part.trained,
+            private=part.private,
+            room=self.learner.local.room,
+        )
+        after, (private,) = personalised(self.learner.server, number, shared, after, [trained])
+        return after, private
 
     def check(self, made: Contribution, users: UserSplit, base: SharedState) -> None:
         """Hold an honest contribution to what whoever opens a sum refuses, by the exact users."""

@@ -185,6 +185,7 @@ def personalise(
         samples=np.diff(users.train_indptr)[rows],
         number=number,
         read=lambda name, some: sent[name][rows[some]],
+        shown=lambda name: private[name][rows],
     )
     found = algorithm.personalise(updates)
     for name, mixture in found.own.items():

@@ -95,17 +95,23 @@ WEAKER: dict[str, tuple[Weaker, ...]] = {
             why="lines in place of those that `fedrec init` writes",
         ),
     ),
-    "docs/how-to/compare-with-references.md": (
-        Weaker(starts=("pip install",), check=extras, why=PACKAGES),
-    ),
     "docs/how-to/deploy-with-containers.md": (
         Weaker(starts=("docker ",), check=container, why=ENGINE),
         Weaker(starts=("sudo ",), check=nothing, why="needs root's password"),
     ),
     "docs/how-to/hand-out-recommendations.md": (
-        Weaker(starts=("pip install",), check=extras, why=PACKAGES),
         Weaker(starts=('{"version"',), check=is_json, why="an answer, which the test looks at"),
     ),
+    "docs/how-to/install.md": (
+        Weaker(starts=("make dist",), check=target, why=PACKAGES),
+        Weaker(starts=("pip install",), check=extras, why=PACKAGES),
+        Weaker(
+            starts=("fedrec --version", "fedrec doctor"),
+            check=arguments,
+            why="`make dist` types them in every environment that it makes",
+        ),
+    ),
+    "docs/how-to/release.md": (Weaker(starts=("make dist",), check=target, why=PACKAGES),),
     "docs/how-to/reproduce-a-paper.md": (
         Weaker(starts=("fedrec data import",), check=arguments, why=DOWNLOADED),
         Weaker(

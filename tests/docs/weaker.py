@@ -101,7 +101,7 @@ def is_json(typed: Typed) -> str:
 def extras(typed: Typed) -> str:
     """The package has the extras that it installs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (named,) = re.findall(r"fedrec\[([a-z,]+)\]", typed.text)
+    (named,) = re.findall(r"(?:fedrec|\.whl)\[([a-z,]+)\]", typed.text)
     missing = set(named.split(",")) - set(project["optional-dependencies"])
     return f"there is no extra {', '.join(missing)}" if missing else ""
 

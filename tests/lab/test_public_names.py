@@ -15,6 +15,7 @@ import fedrec_lab
 from fedrec import FedrecError, load_data, load_settings
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import DataError, SettingsError
+from fedrec.extras import install_command
 from fedrec_lab.comparison import comparing
 from fedrec_lab.reports import round_progress
 from fedrec_lab.simulation import runner
@@ -43,6 +44,14 @@ def test_every_public_name_is_there(package):
         assert getattr(package, name) is not None
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = package.no_such_name
+
+
+def test_without_torch_the_import_says_what_to_install(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("fedrec_lab.simulation")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SettingsError, match=re.escape(install_command("client"))):
+        _ = fedrec_lab.SimulationResult
 
 
 def test_a_file_of_any_shape_is_read_with_the_settings_of_data(tmp_path):
@@ -119,7 +128,8 @@ def test_runs_and_comparisons_are_short_in_a_terminal(run, comparison):
     assert re.fullmatch(form, repr(run))
     assert repr(comparison) == f"ComparisonTable({len(comparison.table.rows)} methods, full)"
     assert str(comparison.table) == comparison.table.to_text()
-    for part in (run.best, run.rounds[0], run.recommender(), run.provenance, run.evaluation):
+    assert re.fullmatch(r"RoundReport\(2, train, NDCG 0\.\d{4}\)", repr(run.rounds[1]))
+    for part in (run.best, run.rounds, run.recommender(), run.provenance, run.evaluations):
         assert len(repr(part)) < 1000, part
 
 
@@ -184,6 +194,53 @@ def test_progress_in_a_notebook_is_a_bar_in_the_cell(settings, data, monkeypatch
     fedrec_lab.simulate(settings, users=users, catalogue=items)
     assert len(shown) == settings.rounds.published
     assert '<progress value="4" max="4">' in shown[-1]
+    fedrec_lab.compare(settings, users=users, catalogue=items, references=())
+    assert 'measurements <progress value="1" max="1"></progress> 1/1 ' in shown[-1]
+    del shown[settings.rounds.published :]
     # Who listens is not told twice.
     fedrec_lab.simulate(settings, users=users, catalogue=items, on_round=lambda report: None)
     assert len(shown) == settings.rounds.published
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s, u, c: fedrec_lab.simulate(s), "users and catalogue are missing"),
+        (lambda s, u, c: fedrec_lab.simulate(s, users=u), "Only one of users and catalogue"),
+        (lambda s, u, c: fedrec_lab.simulate(s, users=c, catalogue=u), "users is of type Catalog"),
+        (lambda s, u, c: fedrec_lab.simulate("run.toml"), "settings is of type str. Use load_sett"),
+        (
+            lambda s, u, c: fedrec_lab.simulate(s, users=u, catalogue=c, n_clients=0),
+            "n_clients is 0",
+        ),
+        (
+            lambda s, u, c: fedrec_lab.simulate(s, users=u, catalogue=c, resume=True),
+            "resume is true, but folder is missing",
+        ),
+        (
+            lambda s, u, c: fedrec_lab.compare(s, users=u, catalogue=c, references=("eaze",)),
+            "references has 'eaze'. Choose among ",
+        ),
+        (
+            lambda s, u, c: fedrec_lab.compare(s, users=u, catalogue=c, protocols=("ful",)),
+            "protocols has 'ful'. Choose among full, sampled, paper",
+        ),
+        (lambda s, u, c: fedrec_lab.compare(s, users=u, catalogue=c, budget=0), "budget is 0"),
+    ],
+)
+def test_errors_name_arguments_of_python(settings, data, call, message):
+    with pytest.raises(SettingsError, match=re.escape(message)) as error:
+        call(settings, *data)
+    assert "--" not in str(error.value)
+
+
+def test_a_run_folder_may_be_text(settings, data, tmp_path):
+    users, items = data
+    folder = str(tmp_path / "run")
+    run = fedrec_lab.simulate(settings, users=users, catalogue=items, folder=folder)
+    assert run.finished
+
+
+def test_asking_for_no_items_names_the_argument(run):
+    with pytest.raises(DataError, match="n is 0"):
+        run.recommender().recommend(run.users.user_ids[0], n=0)

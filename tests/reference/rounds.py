@@ -11,12 +11,15 @@ import numpy as np
 import torch
 from conformance.toys import TOYS
 from reference import (
+    plain_cofedrec,
     plain_fedmf,
     plain_fedncf_rounds,
     plain_fedrap,
     plain_fedrecgel,
     plain_gpfedrec,
+    plain_perfedrec,
     plain_pfedclr,
+    plain_pfedgraph,
     plain_plgc,
     plain_toys,
 )
@@ -24,7 +27,9 @@ from reference.plain_fedmf import batches_of, samples_of
 from reference.plain_fedmf_rounds import Structure, fedmf_round
 from reference.plain_pfedrec import train_user
 
+from fedrec.algorithms.individual import clusters_of
 from fedrec.data import UserSplit
+from fedrec.random_streams import Purpose, stream_key, uniform
 
 SEED = 7
 OWN = "own_item_embedding"
@@ -367,6 +372,100 @@ def gpfedrec(learner, users, shared, private, round_id, number, near):
     )  # fmt: skip
 
 
+def visits(learner, users, private, round_id, visit):
+    """Yield (the user's position, what `visit` makes of its private values and minibatches)."""
+    own, n_items = learner.server.plan.algorithm, learner.server.n_items
+    for index, (key, positives) in enumerate(zip(*histories_of(users), strict=True)):
+        samples = samples_of(SEED, round_id, key, positives, positives, n_items, 4)
+        batches = [
+            batch
+            for epoch in range(own.local_epochs)
+            for batch in batches_of(SEED, round_id, epoch, key, samples, own.batch_size)
+        ]
+        yield index, visit({n: torch.tensor(v[index]) for n, v in private.items()}, batches)
+
+
+def cofedrec(learner, users, shared, private, round_id, number, near):
+    """The server's draws are fedrec's, as is K-means; what follows from them is not."""
+    own, table = learner.server.plan.algorithm, shared["item_embedding"]
+    labels = torch.tensor(shared["item_cluster"])
+    after = {name: values.copy() for name, values in private.items()}
+    for index, (head, mine, _) in visits(
+        learner, users, private, round_id,
+        lambda v, batches: plain_cofedrec.visit(
+            v, v[OWN], labels, batches, rate=own.learning_rate, weight=own.weight,
+            item_rate=own.learning_rate * len(table) * own.item_rate_scale,
+            temperature=own.temperature,
+        ),
+    ):  # fmt: skip
+        for name, value in {**head, OWN: mine}.items():
+            after[name][index] = value.numpy()
+    tables, order = after[OWN].copy(), np.argsort(users.user_keys())
+    mean = tables.mean(0)
+    clusters = clusters_of(mean, own.clusters, seed=SEED + round_id)
+    key = np.asarray(stream_key(SEED, Purpose.GROUPS, round_id))
+    user, cluster = uniform(key, np.arange(2)).tolist()
+    there = sorted(set(clusters.tolist()))
+    items = np.nonzero(clusters == there[int(cluster * len(there))])[0]
+    group = plain_cofedrec.members(tables[order], int(user * len(users)), items)
+    if own.others == "global":
+        after[OWN][:] = mean
+    after[OWN][order[group]] = tables[order[group]].mean(0)
+    return Round(
+        change={"item_embedding": tables.sum(0) - len(users) * table, "users": [len(users)]},
+        shared={"item_embedding": mean, "item_cluster": clusters}, private=after,
+    )  # fmt: skip
+
+
+def perfedrec(learner, users, shared, private, round_id, number, near):
+    own, table = learner.server.plan.algorithm, shared["item_embedding"]
+    cluster = "cluster_item_embedding"
+    after = {name: values.copy() for name, values in private.items()}
+    for index, (p, mine, _) in visits(
+        learner, users, private, round_id,
+        lambda v, batches: plain_perfedrec.visit(
+            v["user_embedding"], v[OWN], batches, rate=own.learning_rate,
+            released=own.convolution == "released",
+        ),
+    ):  # fmt: skip
+        after["user_embedding"][index], after[OWN][index] = p.numpy(), mine.numpy()
+        three = mine.numpy() + private[cluster][index] + table
+        after["personal_scores"][index] = three @ p.numpy() / 3
+    tables, order = after[OWN].copy(), np.argsort(users.user_keys())
+    labels = clusters_of(after["user_embedding"][order], own.clusters, seed=SEED + round_id)
+    for name in sorted(set(labels.tolist())):
+        members = order[labels == name]
+        after[OWN][members] = after[cluster][members] = tables[members].mean(0)
+    return Round(
+        change={"item_embedding": tables.sum(0) - len(users) * table, "users": [len(users)]},
+        shared={"item_embedding": tables.mean(0)}, private=after,
+    )  # fmt: skip
+
+
+def pfedgraph(learner, users, shared, private, round_id, number, near):
+    own, table = learner.server.plan.algorithm, shared["item_embedding"]
+    after = {name: values.copy() for name, values in private.items()}
+    for index, (p, mine, _) in visits(
+        learner, users, private, round_id,
+        lambda v, batches: plain_pfedgraph.visit(
+            v["user_embedding"], v[OWN], v["anchor"], batches, rate=own.learning_rate,
+            weight=own.weight, sign=1.0 if own.sign == "released" else -1.0,
+        ),
+    ):  # fmt: skip
+        after["user_embedding"][index], after[OWN][index] = p.numpy(), mine.numpy()
+        after["personal_scores"][index] = mine.numpy() @ p.numpy()
+    tables = list(after[OWN].copy())
+    first = learner.server.algorithm.initial_shared().tensors["item_embedding"]
+    found, anchors = plain_pfedgraph.mixtures(
+        tables, first, np.diff(users.train_indptr).tolist(), own.smoothing
+    )
+    after[OWN][:], after["anchor"][:] = found, anchors
+    return Round(
+        change={"item_embedding": sum(tables) - len(users) * table, "users": [len(users)]},
+        shared={"item_embedding": sum(tables) / len(users)}, private=after,
+    )  # fmt: skip
+
+
 def toy_visit(name, own, values, epochs, pace):
     """Return a user's values after a round by the plain loop of a toy."""
     if name == "sam-toy":
@@ -428,6 +527,7 @@ def toy(learner, users, shared, private, round_id, number, near):
 
 TWINS: dict[str, Callable[..., Round]] = {
     "fedmf": fedmf, "fedncf": fedncf, "pfedrec": pfedrec, "fedrap": fedrap, "pfedclr": pfedclr,
-    "fedrecgel": fedrecgel, "gpfedrec": gpfedrec, "plgc": plgc, "plgc-fedrap": plgc_fedrap,
+    "fedrecgel": fedrecgel, "gpfedrec": gpfedrec, "cofedrec": cofedrec,
+    "perfedrec": perfedrec, "pfedgraph": pfedgraph, "plgc": plgc, "plgc-fedrap": plgc_fedrap,
     **dict.fromkeys((kind.name for kind in TOYS), toy),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.batch import Batch, Values, cross_entropy, dot
+from fedrec.algorithms.cofedrec import CoFedRec, CoFedRecSettings
 from fedrec.algorithms.declarations import (
     About,
     AlgorithmSettings,
@@ -25,7 +26,9 @@ from fedrec.algorithms.fedrecgel import FedRecGEL, FedRecGELSettings
 from fedrec.algorithms.gpfedrec import GPFedRec, GPFedRecSettings
 from fedrec.algorithms.individual import Mixture, Personal, UserUpdates
 from fedrec.algorithms.optimisers import Adam, Gradient, Phase, Sgd, SharedAdam, own_moments
+from fedrec.algorithms.perfedrec import PerFedRec, PerFedRecSettings
 from fedrec.algorithms.pfedclr import PFedCLR, PFedCLRSettings
+from fedrec.algorithms.pfedgraph import PFedGraph, PFedGraphSettings
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
 from fedrec.algorithms.plgc import PLGC, PLGCSettings
 from fedrec.algorithms.registry import ALGORITHMS
@@ -46,6 +49,8 @@ __all__ = [
     "Batch",
     "ChunkResult",
     "Circumstances",
+    "CoFedRec",
+    "CoFedRecSettings",
     "Constant",
     "EASESettings",
     "FedALS",
@@ -66,10 +71,14 @@ __all__ = [
     "Normal",
     "PFedCLR",
     "PFedCLRSettings",
+    "PFedGraph",
+    "PFedGraphSettings",
     "PFedRec",
     "PFedRecSettings",
     "PLGCSettings",
     "Parameter",
+    "PerFedRec",
+    "PerFedRecSettings",
     "Personal",
     "Phase",
     "RoundStart",

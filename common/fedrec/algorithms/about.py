@@ -333,6 +333,10 @@ _APART = (
     "those that it only received, so they show its items"
 )
 """The exposure to a server that makes a model for each user."""
+_COMPARED = (
+    "server compares users' item tables with each other. The sum that a protection would open "
+    "contains no single table, and a user receives whole rows, which have no low-rank form."
+)
 
 ABOUT: Mapping[str, About] = {
     "fedmf": About(
@@ -483,14 +487,43 @@ ABOUT: Mapping[str, About] = {
     "gpfedrec": About(
         summary="the server smooths each user's item table over similar users",
         protections=("none",),
-        combination_reason="gpfedrec's server compares users' item tables with each other. The sum "
-        "that a protection would open contains no single table, and a user receives "
-        "whole rows, which have no low-rank form.",
+        combination_reason=f"gpfedrec's {_COMPARED}",
         not_under_noise="its server needs the table of each user, but noise is on sums",
         exposed_in_the_clear=_APART,
         divergence_remedy="Lower algorithm.item_rate_scale, algorithm.user_rate_scale or "
         "algorithm.learning_rate.",
         shortfall="rounds.total, algorithm.item_rate_scale and algorithm.pull",
+    ),
+    "perfedrec": About(
+        summary="a model for each user, for each cluster of users and for all",
+        protections=("none",),
+        combination_reason="perfedrec's server clusters users by their vectors, and adds up tables "
+        "by cluster. The sum that a protection would open is over all clients. A user receives "
+        "whole rows, which have no low-rank form.",
+        not_under_noise="its server needs the vector of each user, but noise is on sums",
+        exposed_in_the_clear=f"{_APART}. It also reads each user's own vector",
+        divergence_remedy="Lower algorithm.learning_rate.",
+        shortfall="rounds.total, algorithm.learning_rate and algorithm.clusters",
+        modules=("scipy",),
+    ),
+    "cofedrec": About(
+        summary="the server merges one group of similar users in each round",
+        protections=("none",),
+        combination_reason=f"cofedrec's {_COMPARED}",
+        not_under_noise="its server needs the table of each user, but noise is on sums",
+        exposed_in_the_clear=_APART,
+        divergence_remedy="Lower algorithm.item_rate_scale or algorithm.learning_rate.",
+        shortfall="rounds.total, algorithm.item_rate_scale and algorithm.weight",
+        modules=("scipy",),
+    ),
+    "pfedgraph": About(
+        summary="each user gets a mixture of similar users' tables",
+        protections=("none",),
+        combination_reason=f"pfedgraph's {_COMPARED}",
+        not_under_noise="its server needs the table of each user, but noise is on sums",
+        exposed_in_the_clear=f"{_APART}. It also reads each user's number of training items",
+        divergence_remedy="Lower algorithm.learning_rate.",
+        shortfall="rounds.total, algorithm.learning_rate and algorithm.smoothing",
     ),
     "fedrecgel": About(
         summary="sharpness-aware gradients of NeuMF, and Adam on the server",

@@ -51,10 +51,13 @@ class Batch:
         label: 1 for an interaction, 0 for a sampled negative, float (n_users, n_rows).
         weight: share of the user's samples, 0 without a row, float (n_users, n_rows). If a step
             covers all of a user's minibatches, it is the sum of the row's shares.
+        there: 1 for a row of an item, 0 for padding, float (n_users, n_rows), if an algorithm
+            steps every row. Then rows without a sample have the weight 0, too.
     """
 
     label: torch.Tensor
     weight: torch.Tensor
+    there: torch.Tensor | None = None
 
     def weighted_sum(self, values: torch.Tensor) -> torch.Tensor:
         """Return each user's sum of weight x value, (n_users,), of values (n_users, n_rows).
@@ -192,6 +195,28 @@ def decorrelation(own: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
     rows = normalised(own, there)
     products = user_product(rows.mT, rows) / there.sum(1).clamp(min=1.0)[:, None, None]
     return of_two(products.square().sum((1, 2)) / own.shape[2] ** 2, there)
+
+
+def supervised_contrast(
+    rows: torch.Tensor, labels: torch.Tensor, there: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    """Return CoFedRec's contrast of rows: those with the same label must find each other.
+
+    It is SupCon (Khosla et al. 2020) with a base temperature of .5.
+
+    Args:
+        labels: the cluster of each row, or less than 0 for none, (n_users, n_rows).
+    """
+    from fedrec.tensor_products import user_product
+
+    rows, pairs = _unit(rows), _pairs(there)
+    cosines = user_product(rows, rows.mT) / temperature
+    every = cosines.masked_fill(pairs == 0, _NEVER).logsumexp(2)
+    same = (labels[:, :, None] == labels[:, None]) & (labels >= 0)[:, :, None]
+    positive = pairs * same
+    terms = ((cosines - every[:, :, None]) * positive).sum(2) / (positive.sum(2) + 1e-6)
+    found = (terms * there).sum(1) / there.sum(1).clamp(min=1.0)
+    return of_two(-temperature / 0.5 * found, there)
 
 
 def lengths(rows: torch.Tensor, axis: int) -> torch.Tensor:

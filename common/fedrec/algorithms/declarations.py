@@ -206,6 +206,7 @@ class Parameter:
             from the version, and not only the round's change.
         received: for own rows: whether the server sends them to each user. See
             `Algorithm.personalise`.
+        shown: for a tensor of each user: whether the server of such an algorithm reads it.
     """
 
     name: str
@@ -226,10 +227,11 @@ class Parameter:
     sends_whole_table: bool = False
     begins_as: str = ""
     received: bool = False
+    shown: bool = False
 
     @property
     def private(self) -> bool:
-        """Whether it never leaves its client."""
+        """Whether each user has its own. It never leaves its client, unless it is `shown`."""
         return self.scope in ("own", "own_rows")
 
     def whole_shape(self, *, n_items: int, n_users: int) -> tuple[int, ...]:

@@ -80,19 +80,19 @@ class FedALSSettings(AlgorithmSettings):
     name: Literal["fedals"] = Field(default="fedals", description="Which algorithm trains.")
     dim: int = Field(default=64, ge=1, le=512, description="Length of an embedding vector.")
     alpha: float = Field(
-        default=1.0,
+        default=5.0,
         gt=0,
         le=1e4,
         description="Extra weight (alpha) of an interaction. An item without one weighs 1.",
     )
     regularisation: float = Field(
-        default=10.0,
+        default=20.0,
         gt=0,
         le=1e6,
         description="L2 coefficient (lambda) of a user or item with 64 interactions.",
     )
     frequency_exponent: float = Field(
-        default=0.5,
+        default=0.75,
         ge=0,
         le=1,
         multiple_of=0.125,
@@ -106,9 +106,9 @@ class FedALSSettings(AlgorithmSettings):
         """See `AlgorithmSettings`."""
         return {
             "algorithm.dim": (32, 64, 128, 256),
-            "algorithm.alpha": (1.0, 3.0, 10.0),
-            "algorithm.regularisation": (3.0, 10.0, 30.0, 100.0),
-            "algorithm.frequency_exponent": (0.0, 0.5),
+            "algorithm.alpha": (1.0, 2.0, 5.0, 10.0),
+            "algorithm.regularisation": (5.0, 10.0, 20.0, 50.0),
+            "algorithm.frequency_exponent": (0.0, 0.5, 0.75, 1.0),
         }
 
 

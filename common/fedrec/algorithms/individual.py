@@ -12,6 +12,7 @@ MovieLens-1M 1.9 GiB. Tables of 2.7 GiB are never in memory as a whole.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -22,6 +23,8 @@ from fedrec.model.state import SharedState
 
 BLOCK_BYTES = 256 << 20
 """Tables of users that are read, multiplied and written at once."""
+
+_TRIES, _STEPS = 10, 50
 
 Floats = NDArray[np.float64]
 
@@ -65,6 +68,7 @@ class UserUpdates:
         samples: the users' numbers of training items, int64 (n_users,).
         number: the number of the round, from which an algorithm may draw.
         read: returns the tables that some users sent for a shared one, (n, n_active, ...).
+        shown: returns the values of a parameter that users show the server, (n_users, ...).
     """
 
     def __init__(
@@ -76,9 +80,12 @@ class UserUpdates:
         samples: NDArray[np.int64],
         number: int,
         read: Callable[[str, NDArray[np.int64]], NDArray[np.floating]],
+        shown: Callable[[str], NDArray[np.floating]],
     ) -> None:
         self.version, self.active, self.number = version, active, number
         self.user_keys, self.samples, self._read = user_keys, samples, read
+        self.shown = shown
+        self._kept: tuple[tuple[str, int], NDArray[np.floating]] | None = None
 
     def __len__(self) -> int:
         return len(self.user_keys)
@@ -90,8 +97,15 @@ class UserUpdates:
     def blocks(self, name: str) -> Iterator[tuple[slice, NDArray[np.floating]]]:
         """Yield all users' tables for a shared one, flat: (users, (n, values of a table))."""
         for part in self.parts(name):
+            yield part, self._block(name, part)
+
+    def _block(self, name: str, part: slice) -> NDArray[np.floating]:
+        """Return the flat tables of some users. The last ones that were read are kept."""
+        if self._kept is None or self._kept[0] != (name, part.start):
+            self._kept = None
             tables = self._read(name, np.arange(len(self))[part])
-            yield part, tables.reshape(len(tables), -1)
+            self._kept = (name, part.start), tables.reshape(len(tables), -1)
+        return self._kept[1]
 
     def parts(self, name: str, n_tables: int | None = None) -> list[slice]:
         """Return the tables of each block, by default all users'."""
@@ -106,16 +120,18 @@ class UserUpdates:
             origin: is subtracted from every table, (n_active, ...).
         """
         found = np.empty((len(self), len(self)))
-        for rows, left in self.blocks(name):
-            left = left if origin is None else left - origin.reshape(-1).astype(left.dtype)
+        parts = self.parts(name)
+        for number, rows in enumerate(parts):
+            left = self._around(name, rows, origin)
             found[rows, rows] = left @ left.T
-            for columns, right in self.blocks(name):
-                if columns.start >= rows.start:
-                    break
-                right = right if origin is None else right - origin.reshape(-1).astype(right.dtype)
-                found[rows, columns] = left @ right.T
+            for columns in parts[:number]:
+                found[rows, columns] = left @ self._around(name, columns, origin).T
                 found[columns, rows] = found[rows, columns].T
         return found
+
+    def _around(self, name: str, part: slice, origin: Floats | None) -> NDArray[np.floating]:
+        tables = self._block(name, part)
+        return tables if origin is None else tables - origin.reshape(-1).astype(tables.dtype)
 
     def mixed(self, name: str, weights: Floats) -> NDArray[np.floating]:
         """Return weighted sums of users' tables, (n_sums, n_active, ...).
@@ -129,6 +145,28 @@ class UserUpdates:
             term = weights[:, part].astype(tables.dtype) @ tables
             found = term if found is None else np.add(found, term, out=found)
         return np.zeros(shape) if found is None else found.reshape(shape)
+
+
+def clusters_of(rows: Floats, n_clusters: int, *, seed: int) -> NDArray[np.int64]:
+    """Return the cluster of each row by K-means, the best of `_TRIES` from k-means++.
+
+    There are at most as many clusters as distinct rows. Some numbers may belong to no row.
+    """
+    from scipy.cluster.vq import kmeans2
+
+    n_clusters = min(n_clusters, len(np.unique(rows, axis=0)))
+    best = np.inf, np.zeros(len(rows), dtype=np.int64)
+    for number in range(_TRIES):
+        with warnings.catch_warnings():
+            # An empty cluster keeps its centre, and nothing else depends on it.
+            warnings.simplefilter("ignore", UserWarning)
+            centres, labels = kmeans2(
+                rows, n_clusters, iter=_STEPS, minit="++", rng=np.random.default_rng([seed, number])
+            )
+        apart = float(((rows - centres[labels]) ** 2).sum())
+        if apart < best[0]:
+            best = apart, labels.astype(np.int64)
+    return best[1]
 
 
 def cosines(products: Floats) -> Floats:

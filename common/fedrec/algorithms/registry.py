@@ -98,6 +98,9 @@ ALGORITHMS = Registry(
         "fedrap": "fedrec.algorithms.fedrap:FedRAP",
         "plgc": "fedrec.algorithms.plgc:PLGC",
         "gpfedrec": "fedrec.algorithms.gpfedrec:GPFedRec",
+        "perfedrec": "fedrec.algorithms.perfedrec:PerFedRec",
+        "cofedrec": "fedrec.algorithms.cofedrec:CoFedRec",
+        "pfedgraph": "fedrec.algorithms.pfedgraph:PFedGraph",
         "fedrecgel": "fedrec.algorithms.fedrecgel:FedRecGEL",
     }
 )

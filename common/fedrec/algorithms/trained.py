@@ -86,11 +86,14 @@ class TrainedAlgorithm(Algorithm):
         sums_minibatches: whether a pass is one step, by the sum of all minibatches' losses. Then
             positives are shuffled, each followed by its negatives, and cut into minibatches.
             `batch.weighted_sum` is the sum of the minibatches' means.
+        steps_every_row: whether a user steps all active rows, touched or not, as its terms are
+            about whole tables. Then `batch.there` is set.
         inner_product: whether scores of a user with nothing but its vector are <vector, row>. Then
             `preferences` computes them without torch.
     """
 
     sums_minibatches: ClassVar[bool] = False
+    steps_every_row: ClassVar[bool] = False
     inner_product: ClassVar[bool] = False
 
     settings: TrainedSettings

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fedrec.cli.terminal import Result, human_bytes
-from fedrec.extras import REQUIREMENT, smallest_extra
+from fedrec.extras import REQUIREMENT, install_command, smallest_extra
 
 if TYPE_CHECKING:
     from fedrec.arithmetic import Arithmetic
@@ -164,7 +164,7 @@ def _python() -> Iterator[DoctorCheck]:
             name="Python",
             verdict="fail",
             found=version,
-            remedy="Install Python 3.11, 3.12 or 3.13.",
+            remedy="Install Python 3.11 or newer, up to 3.14.",
         )
     else:
         yield DoctorCheck(name="Python", verdict="ok", found=version)
@@ -187,12 +187,11 @@ def _package(name: str, sign: str, needed: str, extra: str) -> DoctorCheck:
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        part = f"fedrec[{extra}]" if extra else "fedrec"
         return DoctorCheck(
             name=name,
             verdict="warn" if extra else "fail",
             found="not installed" + (f". Install the extra {extra!r}" if extra else ""),
-            remedy=f"pip install '{part}'",
+            remedy=install_command(extra),
         )
     found, least = _numbers(version), _numbers(needed)
     if found[: len(least)] == least or (sign == ">=" and found > least):

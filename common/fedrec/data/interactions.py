@@ -121,7 +121,8 @@ class Interactions(Tabular):
         """Build interactions from arrays or other iterables of equal length.
 
         Args:
-            users, items: an id for each row.
+            users: the user of each row.
+            items: the item of each row.
             timestamps: integers, or numpy's points in time, which become microseconds since 1970.
         """
         return cls(
@@ -143,10 +144,10 @@ class Interactions(Tabular):
     ) -> Interactions:
         """Build interactions from a frame of pandas or polars, or from a table of pyarrow.
 
-        Columns are found by the usual names, such as user_id, item_id, timestamp and rating.
+        Columns are found by the usual names, such as user_id, item_id, timestamp and rating. Name
+        others by `user_column` and so on.
 
         Args:
-            user_column, item_column, timestamp_column, rating_column: the columns' own names.
             minimum_rating: leave out rows with a lower rating. If omitted, every row counts.
 
         Raises:
@@ -179,7 +180,8 @@ class Interactions(Tabular):
 
         Args:
             matrix: a scipy.sparse matrix or array of shape (n_users, n_items).
-            user_ids, item_ids: the ids of rows and columns. By default their numbers from 0.
+            user_ids: the id of each row. By default its number from 0.
+            item_ids: the same for each column.
 
         Raises:
             DataError: the number of ids differs from the matrix.
@@ -212,7 +214,10 @@ class Interactions(Tabular):
 
     def _repr_html_(self) -> str:
         summary = describe(self)
-        rows = [(name.replace("_", " "), f"{value:,.4g}") for name, value in _facts(summary)]
+        rows = [
+            (name.replace("_", " "), f"{getattr(summary, name):,.4g}")
+            for name in summary.__dataclass_fields__
+        ]
         figure = bars(_by_activity(self), caption="users by their number of interactions")
         return html_table(("", ""), rows, caption=repr(self)) + figure
 
@@ -409,10 +414,6 @@ class DatasetSummary:
     users_with_tied_last_timestamp: int
     items_with_one_holder: int
     items_below_minimum_holders: int
-
-
-def _facts(summary: DatasetSummary) -> list[tuple[str, float]]:
-    return [(name, getattr(summary, name)) for name in summary.__dataclass_fields__]
 
 
 def _by_activity(interactions: Interactions) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from pydantic import Field
@@ -53,14 +53,12 @@ def is_nothing(text: str) -> bool:
 
 def usual_columns(role: str, names: Iterable[str]) -> list[str]:
     """Return the columns that are usually named so for a role, each once."""
-    known = USUAL_NAMES[role]
-    return list(dict.fromkeys(name for name in names if _folded(name) in known))
+    return list(dict.fromkeys(name for name in names if _folded(name) in USUAL_NAMES[role]))
 
 
-def known_roles(header: Iterable[str]) -> set[str]:
+def known_roles(header: Sequence[str]) -> set[str]:
     """Return the roles for which a header has a usual name."""
-    names = list(header)
-    return {role for role in USUAL_NAMES if usual_columns(role, names)}
+    return {role for role in USUAL_NAMES if usual_columns(role, header)}
 
 
 def _folded(name: str) -> str:

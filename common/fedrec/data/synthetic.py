@@ -30,6 +30,9 @@ class SyntheticDataset:
     user_cluster: NDArray[np.int64]
     item_cluster: NDArray[np.int64]
 
+    def __repr__(self) -> str:
+        return f"SyntheticDataset({self.interactions!r}, {self.catalogue!r})"
+
 
 def generate(
     *,

@@ -103,6 +103,12 @@ class MetricSums:
 
     values: NDArray[np.int64]
 
+    @classmethod
+    def of_event(cls, values: Iterable[int]) -> MetricSums | None:
+        """Return the sums that an event lists, or None if it lists none or other ones."""
+        found = np.array(list(values), dtype=np.int64)
+        return cls(found) if len(found) == len(METRIC_NAMES) else None
+
     def sum_of(self, name: str) -> int:
         """Return the integer sum called `name` (one of `METRIC_NAMES`)."""
         return int(self.values[METRIC_NAMES.index(name)])

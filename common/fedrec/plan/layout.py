@@ -329,16 +329,17 @@ def shared_values(plan: Plan, n_items: int, n_rows: int | None = None) -> int:
     )
 
 
-def received_values(plan: Plan, n_rows: int) -> int:
-    """Return the number of values of a user's own model that the server sends in each round.
+def own_model_values(plan: Plan, n_rows: int) -> tuple[int, int]:
+    """Return the values that a user shows the server besides its update, and those it receives.
 
-    It is 0 for algorithms whose updates are only summed.
+    Both are 0 for algorithms whose updates are only summed.
     """
-    return sum(
-        math.prod(entry.whole_shape(n_items=n_rows, n_users=1))
-        for entry in algorithm_of(plan, n_rows).parameters
-        if entry.received
-    )
+    found = [0, 0]
+    for entry in algorithm_of(plan, n_rows).parameters:
+        size = math.prod(entry.whole_shape(n_items=n_rows, n_users=1))
+        found[0] += size * entry.shown
+        found[1] += size * entry.received
+    return found[0], found[1]
 
 
 def training_modules(plan: Plan) -> tuple[str, ...]:

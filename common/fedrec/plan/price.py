@@ -17,8 +17,8 @@ from fedrec.plan.exposure import SAFE_FLOOR, exposure_of, raised_counts
 from fedrec.plan.layout import (
     Layout,
     dense_values,
+    own_model_values,
     protection_of,
-    received_values,
     vector_spec,
 )
 from fedrec.plan.privacy import honesty_statements
@@ -86,12 +86,13 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
 
     def of_run(layout: Layout, facts: Mapping[str, Any]) -> Price:
         each = of_round(layout)
-        if own := FLOAT_BYTES * received_values(plan, layout.n_rows):
-            each = replace(
-                each,
-                down_bytes=each.down_bytes + own,
-                total_bytes=each.total_bytes + n_clients * own,
-            )
+        shown, received = own_model_values(plan, layout.n_rows)
+        each = replace(
+            each,
+            up_bytes=each.up_bytes + FLOAT_BYTES * shown,
+            down_bytes=each.down_bytes + FLOAT_BYTES * received,
+            total_bytes=each.total_bytes + n_clients * FLOAT_BYTES * (shown + received),
+        )
         total = counting.total_bytes + (n_rounds - 1) * each.total_bytes
         return replace(each, total_bytes=total, facts={"n_rows": layout.n_rows, **facts})
 

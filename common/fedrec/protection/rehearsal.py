@@ -34,7 +34,7 @@ def check_summands(protection: Protection, n_clients: int) -> None:
         raise SettingsError(
             f"{n_clients} client{'s' * (n_clients != 1)} cannot be summed under {protection.name}. "
             f"Use {fewest} to {most}.",
-            remedy="Set --clients within these bounds, or simulate without --protect.",
+            remedy="Set --clients (n_clients in Python) within these bounds, or don't protect.",
         )
 
 

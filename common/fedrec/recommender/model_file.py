@@ -235,7 +235,7 @@ def _damaged(path: Path, why: str) -> StorageError:
     )
 
 
-def check_model_folder(folder: Path) -> None:
+def check_model(folder: Path) -> None:
     """Check that a folder has a model.
 
     Raises:

@@ -81,8 +81,9 @@ class RankedItems(Tabular):
         asked = np.repeat(
             np.array(self.asked or ("",) * len(used), dtype=np.object_), used.sum(axis=1)
         )
-        parts = (self.ids, self.titles, self.scores)
-        ids, titles, scores = (np.atleast_2d(part)[used].tolist() for part in parts)
+        ids, titles, scores = (
+            np.atleast_2d(part)[used].tolist() for part in (self.ids, self.titles, self.scores)
+        )
         return {
             "asked": asked.tolist(),
             "rank": ranks[used].tolist(),
@@ -104,8 +105,7 @@ class RankedItems(Tabular):
         return "\n".join([*lines, *([f"and {more} more"] if more else [])]) or "no items"
 
     def _repr_html_(self) -> str:
-        whom = ", ".join(self.asked[:3]) + (" and more" if len(self.asked) > 3 else "")
-        return html_table(("for", "rank", "item", "title", "score"), self._rows(), caption=whom)
+        return html_table(("for", "rank", "item", "title", "score"), self._rows(), caption="items")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

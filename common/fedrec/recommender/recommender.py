@@ -22,13 +22,7 @@ from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
 from fedrec.ids import RoundId, id_text
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.schema import Plan
-from fedrec.recommender.model_file import (
-    MODEL_NAME,
-    USERS_NAME,
-    ModelFile,
-    UsersFile,
-    check_model_folder,
-)
+from fedrec.recommender.model_file import MODEL_NAME, USERS_NAME, ModelFile, UsersFile, check_model
 from fedrec.recommender.ranking import (
     Ids,
     RankedItems,
@@ -204,7 +198,7 @@ class Recommender:
                 The machine on which it was trained does not matter.
         """
         folder = Path(run_folder)
-        check_model_folder(folder)
+        check_model(folder)
         # An exported model is in a folder that no run made.
         if (folder / ENVIRONMENT_NAME).exists():
             check_run_folder(folder)
@@ -308,7 +302,7 @@ class Recommender:
         candidates: Iterable[str | int] | None = None,
         block: Iterable[str | int] | None = None,
     ) -> RankedItems:
-        """Return the n best items for one user or many, with their titles.
+        """Return the n best items for one user or many.
 
         Args:
             users: one user id, or a sequence of them.
@@ -535,7 +529,7 @@ class Recommender:
     ) -> list[tuple[Ids, Scores]]:
         """Return the best items of every row of scores as ids, with their scores."""
         if n < 1:
-            raise DataError(f"{n} items were asked for.", remedy="Ask for 1 or more.")
+            raise DataError(f"n is {n}.", remedy="Ask for 1 item or more.")
         answers = []
         for scores in without_excluded(rows_of_scores, allowed, excluded):
             best = best_items(scores, n)

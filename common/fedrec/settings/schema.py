@@ -269,11 +269,5 @@ class Settings(Plan):
             for name in type(part).model_fields
             if section in Plan.model_fields or not part.is_default(name)
         ]
-        return html_table(("setting", "value"), rows, caption=self._title)
-
-    @property
-    def _title(self) -> str:
-        return (
-            f"{self.algorithm.name} ({self.update.structure}) under {self.protection.name}, "
-            f"{self.rounds.total} rounds"
-        )
+        title = f"{self.algorithm.name} ({self.update.structure}), {self.protection.name}"
+        return html_table(("setting", "value"), rows, caption=title)

@@ -84,6 +84,15 @@ class _Senders:
             found[mine] = party.samples[self.row[mine]]
         return found
 
+    def shown(self, name: str) -> NDArray[np.float32]:
+        """Return all senders' values of a parameter that the server reads, (n_users, ...)."""
+        tables = [party.private.tensors[name] for party in self._parties]
+        found = np.empty((len(self.keys), *tables[0].shape[1:]), dtype=np.float32)
+        for number, table in enumerate(tables):
+            mine = self.party == number
+            found[mine] = table[self.row[mine]]
+        return found
+
     def read(self, name: str, users: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the tables that some senders sent for a shared one, (n, n_active, ...)."""
         version, tensor = self._version.kept[name], self._tensors[name]
@@ -151,6 +160,7 @@ def personalised(
         samples=senders.samples,
         number=number,
         read=senders.read,
+        shown=senders.shown,
     )
     found = server.algorithm.personalise(updates)
     if found.shared:

@@ -68,7 +68,9 @@ class TrainedBlock:
     def run(self) -> torch.Tensor:
         """Train, and return the mean loss of each user over all its samples, (B,)."""
         block = self._block
-        live = block.label.new_ones(len(block.users))
+        live, there = block.label.new_ones(len(block.users)), None
+        if self._algorithm.steps_every_row:
+            there = (block.item < len(self._of.start.active)).to(block.label.dtype)
         total, epoch = torch.zeros_like(live), 0
         for phase in self._of.phases:
             self._begin(phase)
@@ -79,7 +81,7 @@ class TrainedBlock:
                     label = block.label
                     if index is not None:
                         label = label.view(-1).index_select(0, index).view(weight.shape)
-                    batch = Batch(label=label, weight=weight)
+                    batch = Batch(label=label, weight=weight, there=there)
                     loss = self._take(
                         phase,
                         Minibatch(

@@ -179,7 +179,8 @@ class Trainer:
             round_id=self._start.round,
             negatives_per_positive=algorithm.negatives_per_positive,
         )
-        if any(isinstance(each, Sgd) and each.noise for each in self._round.optimisers):
+        noisy = any(isinstance(each, Sgd) and each.noise for each in self._round.optimisers)
+        if noisy or algorithm.steps_every_row:
             samples = with_every_row(samples, chunk.n_items)
         own = self._round.own
         names = self._round.written | {algorithm.kept_scores, own.flag, *own.copied}
@@ -251,7 +252,7 @@ class Trainer:
     @property
     def gathers(self) -> bool:
         """Whether a step covers only its minibatch's rows instead of all of a user's rows."""
-        return not any(
+        return not self._algorithm.steps_every_row and not any(
             isinstance(each, Adam) or each.decay or (isinstance(each, Sgd) and each.noise)
             for each in self._round.optimisers
         )

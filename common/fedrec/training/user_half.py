@@ -31,7 +31,7 @@ from fedrec.settings.schema import ClientSettings
 from fedrec.tensor_products import on_threads
 from fedrec.training.device import DeviceTables, choose_device, memory_on, open_tables
 from fedrec.training.executors.choosing import Workers, executor_of
-from fedrec.training.executors.executor import Executor, Job
+from fedrec.training.executors.executor import Executor, Job, JobResult
 from fedrec.training.fitting import MAXIMUM_CLIPPED
 from fedrec.training.server_half import ServerHalf
 from fedrec.training.trainer import BlockRoom
@@ -397,41 +397,16 @@ def train_locally(
     algorithm, layout = half.server.algorithm, half.server.layout
     cohort = half.cohort(shared, users, own_rows)
     private = half.refreshed(shared, users, private, own_rows)
-    start = replace(
-        algorithm.start(shared, cohort.active, number, half.device),
-        party_key=cohort.party_key,
-    )
-    found = half.executor.train(
-        Job(
-            algorithm=algorithm,
-            accelerator=half.accelerator,
-            start=start,
-            cohort=cohort,
-            participating=participating,
-            private=private,
-            sums=replace(half.sums_shape(shared), n_items=len(cohort.active)),
-            memory_bytes=half.chunk_bytes,
-            room=half.room,
-            on_device=half.on_device,
-            block_room=half.block_room,
-        )
-    )
+    job = _job(half, number, shared, cohort, private, participating)
+    found = half.executor.train(job)
     sums, trained = found.sums, found.private
     n_idle_clipped = 0
     if isinstance(algorithm, TrainedAlgorithm):
-        n_idle_clipped = sums.settle(decaying(algorithm, start), shrinking(algorithm, start))
-    n_trained, loss, n_clipped, n_clipped_users = map(int, found.metrics)
-    wrong = ""
-    if not sums.finite or not found.finite:
-        wrong = "a value is no longer finite"
-    elif n_trained and loss >= n_trained * int(MAXIMUM_LOSS * (1 << LOSS_BITS)):
-        wrong = f"every user's loss has exploded to {MAXIMUM_LOSS:g} or more"
-    if wrong:
-        raise TrainingError(
-            f"Training diverged in training round {shared.trained + 1} with {len(users)} users: "
-            f"{wrong}. The version before this round is intact.",
-            remedy=algorithm.about.divergence_remedy,
+        n_idle_clipped = sums.settle(
+            decaying(algorithm, job.start), shrinking(algorithm, job.start)
         )
+    n_trained, loss, n_clipped, n_clipped_users = map(int, found.metrics)
+    _check_converges(half, shared, found, len(users))
     changes = {
         tensor.name: sums[tensor.name].change.cpu().numpy().reshape(-1, *tensor.shape[1:])
         for tensor in layout.tensors
@@ -466,6 +441,47 @@ def train_locally(
         private=trained,
         metrics=metrics,
         trained=cohort.able(participating),
+    )
+
+
+def _job(
+    half: UserHalf,
+    number: int,
+    shared: SharedState,
+    cohort: Cohort,
+    private: PrivateState,
+    participating: NDArray[np.bool_] | None,
+) -> Job:
+    algorithm = half.server.algorithm
+    start = algorithm.start(shared, cohort.active, number, half.device)
+    return Job(
+        algorithm=algorithm,
+        accelerator=half.accelerator,
+        start=replace(start, party_key=cohort.party_key),
+        cohort=cohort,
+        participating=participating,
+        private=private,
+        sums=replace(half.sums_shape(shared), n_items=len(cohort.active)),
+        memory_bytes=half.chunk_bytes,
+        room=half.room,
+        on_device=half.on_device,
+        block_room=half.block_room,
+    )
+
+
+def _check_converges(half: UserHalf, shared: SharedState, found: JobResult, n_users: int) -> None:
+    """Raise a `TrainingError` if values are no longer finite, or every user's loss exploded."""
+    n_trained, loss = int(found.metrics[0]), int(found.metrics[1])
+    if not found.sums.finite or not found.finite:
+        wrong = "a value is no longer finite"
+    elif n_trained and loss >= n_trained * int(MAXIMUM_LOSS * (1 << LOSS_BITS)):
+        wrong = f"every user's loss has exploded to {MAXIMUM_LOSS:g} or more"
+    else:
+        return
+    raise TrainingError(
+        f"Training diverged in training round {shared.trained + 1} with {n_users} users: "
+        f"{wrong}. The version before this round is intact.",
+        remedy=half.server.algorithm.about.divergence_remedy,
     )
 
 

@@ -14,7 +14,7 @@ class UpdateSettings(Section):
 
     structure: Annotated[
         Literal["dense", "colr", "scolr", "svd", "topk"],
-        InWords(default="the algorithm's own: colr for fedmf, otherwise dense"),
+        InWords(default="the algorithm's own, mostly dense"),
     ] = Field(
         default="colr",
         description="dense trains n_items x dim values, colr and scolr n_items x rank. svd and "

@@ -244,6 +244,7 @@ def _text_of_indices(found: IndexLeak, figure: Path | None) -> Iterator[str | Te
 def _sums(settings: Settings) -> Result:
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
+    from fedrec.plan.exposure import exposure_of
     from fedrec_lab.audit import audit as audit_sums
 
     users, catalogue = read_users(settings.data, reader="an audit", tell=echo_note)
@@ -259,11 +260,14 @@ def _sums(settings: Settings) -> Result:
         "determined": list(report.determined),
         "findings": {finding.key: finding.count for finding in report.findings},
         "advice": report.advice,
+        "exposed": exposure_of(settings.plan),
     }
-    return Result(content=content, text=_text_of_sums(report))
+    return Result(content=content, text=_text_of_sums(report, exposure_of(settings.plan)))
 
 
-def _text_of_sums(report: AuditReport) -> Iterator[str | TextTable]:
+def _text_of_sums(report: AuditReport, exposed: str) -> Iterator[str | TextTable]:
+    if exposed:
+        yield f"Besides sums, the coordinator reads {exposed}.\n"
     yield f"Released: {report.released}."
     yield f"Looked for: {report.inference}."
     users = count_of(report.n_users, "user")

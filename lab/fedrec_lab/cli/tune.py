@@ -118,7 +118,7 @@ def tune(
 
     The folder, whose path is the last line on stdout, has best.toml, trials.parquet, results.json
     and figures. `fedrec simulate` runs best.toml. Ctrl-C stops after the round and saves. --resume
-    continues to the same trials. It needs optuna: pip install 'fedrec[tune]'.
+    continues to the same trials. It needs the extra tune, which brings optuna.
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users

@@ -65,13 +65,10 @@ def _rates(values: list[int]) -> list[str]:
     # A line must not wait for numpy if nothing was measured.
     if not values:
         return []
-    import numpy as np
+    from fedrec.evaluation.metrics import MetricSums
 
-    from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums
-
-    if len(values) != len(METRIC_NAMES):
-        return []
-    rates = MetricSums(np.array(values, dtype=np.int64)).rates("model", "validation")
+    sums = MetricSums.of_event(values)
+    rates = None if sums is None else sums.rates("model", "validation")
     return [] if rates is None else [f"HR {rates.hr:.4f} NDCG {rates.ndcg:.4f}"]
 
 

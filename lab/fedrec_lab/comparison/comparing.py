@@ -12,7 +12,7 @@ from typing import Protocol as Shape
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
-from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
+from fedrec.evaluation.metrics import N_CANDIDATES, PROTOCOLS, Protocol
 from fedrec.ids import digest
 from fedrec.plan.algorithm import about_algorithm
 from fedrec.plan.cautions import protocol_cautions
@@ -90,12 +90,8 @@ class Listener(Shape):
         """Something of the job was reached."""
 
 
-class _Silent:
-    def begin(self, number: int, n_jobs: int, job: ComparisonJob) -> None:
-        pass
-
-    def tell(self, text: str) -> None:
-        pass
+def _still(**moved: object) -> None:
+    """Show nothing."""
 
 
 class _Shown:
@@ -129,6 +125,14 @@ def jobs_of(
     """
     if not protocols or not seeds:
         raise SettingsError("A comparison needs at least one protocol and one seed.")
+    for name, given, known in (
+        ("protocols", protocols, PROTOCOLS),
+        ("references", references, tuple(REFERENCES)),
+    ):
+        if unknown := [each for each in given if each not in known]:
+            raise SettingsError(
+                f"{name} has {unknown[0]!r}.", remedy=f"Choose among {', '.join(known)}."
+            )
     if settings.evaluation.at > N_CANDIDATES and set(protocols) != {"full"}:
         raise SettingsError(
             f"evaluation.at is {settings.evaluation.at}, but sampled and paper rank the held-out "
@@ -186,7 +190,7 @@ def compare(
     n_clients: int = 1,
     cells: Cells = (),
     budget: int = BUDGET,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     accept_other_arithmetic: bool = False,
     listener: Listener | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -220,6 +224,8 @@ def compare(
         StorageError: the folder cannot be written or read.
     """
     users, catalogue = given_or_read(settings, users, catalogue)
+    if budget < 1:
+        raise SettingsError(f"budget is {budget}.", remedy="Try 1 setting or more.")
     jobs = jobs_of(settings, protocols, seeds, references)
     cells = cells_in_use(settings.plan, cells, n_clients)
     plan_identity = simulation_identity(
@@ -229,14 +235,14 @@ def compare(
     client = settings.client
     local = ("tail", client.tail_minimum_users) if client.tail else ()
     identity = digest("fedrec comparison v2", plan_identity, n_clients, budget, *local).hex()
-    parts = None if folder is None else Parts(folder, identity, Measurement)
+    parts = None if folder is None else Parts(Path(folder), identity, Measurement)
     found: list[Measurement] = []
     failures: dict[str, str] = {}
     finished = True
     with ExitStack() as stack:
-        if listener is None and (is_watched() if progress is None else progress):
-            listener = _Shown(stack.enter_context(progress_bar("measurements")))
-        listener = listener or _Silent()
+        watched = listener is None and (is_watched() if progress is None else progress)
+        update = stack.enter_context(progress_bar("measurements")) if watched else _still
+        listener = listener or _Shown(update)
         for number, job in enumerate(jobs, start=1):
             known = None if parts is None else parts.load(job.name)
             if known is not None:
@@ -276,6 +282,8 @@ def compare(
             found += measured
             if parts is not None:
                 parts.save(job.name, measured)
+        if finished:
+            update(completed=len(jobs), text="")
     order = [settings.algorithm.name, TAIL, *_MEASURED_BY_FEDERATIONS]
     order += [_method(name, settings) + rows for name in REFERENCES for rows in ("", ALL_ROWS)]
     rows = tuple(_rows(found, failures, order, settings.evaluation.at))

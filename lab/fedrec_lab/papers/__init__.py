@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fedrec.errors import SettingsError
-from fedrec_lab.papers.personalised import FEDRAP, FEDRECGEL, GPFEDREC, PFEDCLR, PFEDREC, PLGC
+from fedrec_lab.papers.personal_models import COFEDREC, GPFEDREC, PERFEDREC, PFEDGRAPH
+from fedrec_lab.papers.personalised import FEDRAP, FEDRECGEL, PFEDCLR, PFEDREC, PLGC
 from fedrec_lab.papers.row import PublishedRow, paper_plan
 from fedrec_lab.papers.shared_tables import COLR, FEDMF, FEDNCF
 
@@ -15,7 +16,20 @@ __all__ = ["ROWS", "PublishedRow", "paper_plan", "rows_named"]
 ROWS: Mapping[str, PublishedRow] = MappingProxyType(
     {
         row.name: row
-        for rows in (PFEDREC, FEDMF, FEDNCF, FEDRAP, PFEDCLR, PLGC, GPFEDREC, FEDRECGEL, COLR)
+        for rows in (
+            PFEDREC,
+            FEDMF,
+            FEDNCF,
+            FEDRAP,
+            PFEDCLR,
+            PLGC,
+            GPFEDREC,
+            PERFEDREC,
+            COFEDREC,
+            PFEDGRAPH,
+            FEDRECGEL,
+            COLR,
+        )
         for row in rows
     }
 )

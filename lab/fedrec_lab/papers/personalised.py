@@ -9,7 +9,6 @@ from fedrec.algorithms import (
     FedNCFSettings,
     FedRAPSettings,
     FedRecGELSettings,
-    GPFedRecSettings,
     PFedCLRSettings,
     PFedRecSettings,
     PLGCSettings,
@@ -29,7 +28,7 @@ def _pfedrec_plan(dim: int = 32, clip: float = 256.0, every_rounds: int = 1) -> 
     )
 
 
-_TUNED = (
+TUNED = (
     "FedRecGEL's authors tuned the baseline, with Adam, and do not print its settings. Here the "
     "settings are those of the baseline's own code. That paper keeps no validation items."
 )
@@ -56,7 +55,7 @@ PFEDREC = (
         "FedRecGEL, table 2",
         _pfedrec_plan(clip=1024.0),
         minutes=2,
-        note=_TUNED,
+        note=TUNED,
     ),
     published_row(
         "pfedrec/filmtrust/pfedclr",
@@ -72,7 +71,7 @@ PFEDREC = (
         "FedRecGEL, table 2",
         _pfedrec_plan(clip=16384.0, every_rounds=5),
         minutes=15,
-        note=_TUNED,
+        note=TUNED,
     ),
 )
 """PFedRec: "Dual Personalization on Federated Recommendation" (Zhang et al., IJCAI 2023).
@@ -159,7 +158,7 @@ were lost. The released code runs every schedule as `fixed`.
 """
 
 
-_LEAK = (
+LEAK = (
     "The paper does not describe its training negatives. The code from which it descends leaves "
     "held-out items out, as `paper` does here, so only the held-out item is never pushed down. "
     "The no-learning formula shows the value of that without any model."
@@ -196,7 +195,7 @@ def _pfedclr_row(
     variant: Literal["clr", "cf", "af"] = "clr",
     noise_scale: float = 0.0,
 ) -> PublishedRow:
-    name, notes, clip = f"pfedclr/{dataset}", [_LEAK, _SINGLE, _START], 4.0
+    name, notes, clip = f"pfedclr/{dataset}", [LEAK, _SINGLE, _START], 4.0
     source = "PFedCLR, table 1"
     if variant != "clr":
         name, source = f"{name}/{variant}", "PFedCLR, table 2"
@@ -286,65 +285,6 @@ Recommendation" (Shen et al.).
 
 The paper prints dim 32, minibatches of 2,048, ten local epochs, 100 rounds, all clients, SGD and an
 exponential schedule. It does not print the step sizes, decays and weights of its grid search.
-"""
-
-
-_CORRECTED = "Neighbours are the most similar users, as the paper describes."
-_DISTANCE = (
-    "As released: the code takes distances as similarities, so neighbours are the users that "
-    "differ most."
-)
-
-
-def _gpfedrec_row(
-    name: str,
-    figures: tuple[float, float],
-    source: str,
-    minutes: float,
-    *,
-    similarity: Literal["cosine", "distance"] = "cosine",
-    dim: int = 32,
-    clip: float = 256.0,
-    note: str = "",
-) -> PublishedRow:
-    return published_row(
-        f"gpfedrec/{name}",
-        figures,
-        source,
-        paper_plan(
-            GPFedRecSettings(dim=dim, similarity=similarity),
-            UpdateSettings(structure="dense", clip=clip),
-            rounds=100,
-            every_rounds=5,
-        ),
-        minutes=minutes,
-        note=f"{_CORRECTED if similarity == 'cosine' else _DISTANCE} {note}".rstrip(),
-    )
-
-
-_GPFEDREC = (0.7285, 0.4377)
-
-GPFEDREC = (
-    _gpfedrec_row("ml-100k", _GPFEDREC, "PLGC, table II", 20),
-    _gpfedrec_row("ml-100k/distance", _GPFEDREC, "PLGC, table II", 20, similarity="distance"),
-    _gpfedrec_row(
-        "ml-100k/pfedclr",
-        (0.6840, 0.3982),
-        "PFedCLR, table 1",
-        15,
-        dim=16,
-        note="Dim 16, as for every method of that paper.",
-    ),
-    _gpfedrec_row(
-        "filmtrust", (0.7857, 0.6407), "FedRecGEL, table 2", 15, clip=1024.0, note=_TUNED
-    ),
-)
-"""GPFedRec: "GPFedRec: Graph-Guided Personalization for Federated Recommendation" (Zhang et al.).
-
-The released code has one set of settings: dim 32, eta .1, lr_eta 80, weight 1 of the distance to
-the received table, threshold 1, one layer, minibatches of 256, one local epoch, 100 rounds, all
-clients. The figures are those that later papers measured. Which of the two readings they ran is
-unknown, so both are here.
 """
 
 

@@ -19,7 +19,7 @@ from fedrec_lab.reports.result_row import ResultRow, reference_rows, shortfall
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder
 
-NOTHING = [0] * len(METRIC_NAMES)
+NOTHING = MetricSums(np.zeros(len(METRIC_NAMES), dtype=np.int64))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,12 +63,12 @@ class RunView:
                 self.unclear = fields.get("reason", "")
                 published, self._unmeasured = self._unmeasured, None
                 if published is not None:
-                    return self._published(published, fields["metrics"] or NOTHING)
+                    return self._published(published, fields["metrics"])
         return None
 
     def _published(self, event: RunEvent, metrics: list[int]) -> RoundReport:
         fields = event.fields
-        sums = MetricSums(np.array(metrics, dtype=np.int64))
+        sums = MetricSums.of_event(metrics) or NOTHING
         report = RoundReport.of(
             RoundId(event.round),
             fields["kind"],

@@ -61,6 +61,10 @@ class RoundReport:
     n_clients: int
     also: tuple[ProtocolRates, ...] = ()
 
+    def __repr__(self) -> str:
+        measured = "" if self.validation is None else f", NDCG {self.validation.ndcg:.4f}"
+        return f"RoundReport({self.round}, {self.kind}{measured})"
+
     @classmethod
     def of(
         cls,

@@ -39,11 +39,28 @@ def given_or_read(
     """Return the data that were given, else those that the settings name.
 
     Raises:
-        SettingsError: only one of users and catalogue is given, or the settings name no file.
+        SettingsError: an argument has the wrong type, only one of users and catalogue is given, or
+            neither is and the settings name no file.
         DataError: the file cannot be used.
     """
+    for name, value, kind, source in (
+        ("settings", settings, Settings, "load_settings"),
+        ("users", users, UserSplit | None, "users, catalogue = load_data"),
+        ("catalogue", catalogue, Catalogue | None, "users, catalogue = load_data"),
+    ):
+        if not isinstance(value, kind):
+            raise SettingsError(
+                f"{name} is of type {type(value).__name__}.", remedy=f"Use {source}(...)."
+            )
     if (users is None) != (catalogue is None):
-        raise SettingsError("Users and catalogue belong together. One of them is missing.")
+        raise SettingsError(
+            "Only one of users and catalogue was given.", remedy="Pass both, as load_data has them."
+        )
+    if users is None and settings.data.path is None:
+        raise SettingsError(
+            "There is no data: users and catalogue are missing, and so is data.path.",
+            remedy="Pass users and catalogue, as load_data has them, or set data.path.",
+        )
     if users is None or catalogue is None:
         return read_users(settings.data, reader="a simulation", warn=True)
     return users, catalogue
@@ -55,7 +72,7 @@ def simulate(
     n_clients: int = 1,
     cells: Cells = (),
     protect: bool = False,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     resume: bool = False,
     accept_other_arithmetic: bool = False,
     on_round: Callable[[RoundReport], None] | None = None,
@@ -96,8 +113,11 @@ def simulate(
         VersionMismatch: the checkpoint has a different format.
         RefusedError: the checkpoint was trained with different arithmetic, which was not accepted.
     """
+    folder = None if folder is None else Path(folder)
     if resume and folder is None:
-        raise SettingsError("Resuming needs the run folder of the stopped run.")
+        raise SettingsError(
+            "resume is true, but folder is missing.", remedy="Pass the stopped run's folder."
+        )
     users, catalogue = given_or_read(settings, users, catalogue)
     timer = clock or SystemClock()
     checkpoints = None if folder is None else CheckpointFolder(folder)
@@ -124,27 +144,17 @@ def simulate(
         )
         if resume and checkpoints is not None:
             federation.restore(checkpoints, accept_other_arithmetic=accept_other_arithmetic)
+        listeners = [] if on_round is None else [on_round]
         if progress or (progress is None and on_round is None and is_watched()):
-            shown = stack.enter_context(round_progress("", settings.rounds.published))
-            on_round = _both(shown, on_round)
-        return _run(federation, checkpoints, on_round, stop, timer)
-
-
-def _both(
-    first: Callable[[RoundReport], None], second: Callable[[RoundReport], None] | None
-) -> Callable[[RoundReport], None]:
-    def told(report: RoundReport) -> None:
-        first(report)
-        if second is not None:
-            second(report)
-
-    return told
+            shown = round_progress("", settings.rounds.published)
+            listeners.insert(0, stack.enter_context(shown))
+        return _run(federation, checkpoints, listeners, stop, timer)
 
 
 def _run(
     federation: SimulatedFederation,
     checkpoints: CheckpointFolder | None,
-    on_round: Callable[[RoundReport], None] | None,
+    listeners: Sequence[Callable[[RoundReport], None]],
     stop: Callable[[], bool],
     timer: Clock,
 ) -> SimulationResult:
@@ -157,8 +167,8 @@ def _run(
                 federation.save(checkpoints)
                 error.remedy += f" The version before is kept in {checkpoints.path}."
             raise
-        if on_round is not None:
-            on_round(report)
+        for told in listeners:
+            told(report)
         stopping = not federation.finished and stop()
         # Tables in files are on disk already. The sooner they are the version to go back to, the
         # sooner those before them go.

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Rates
+from fedrec.evaluation.metrics import MetricSums, Rates
 from fedrec.ids import ClientId, RoundId
 from fedrec_server.rounds.changes import (
     CellsPaused,
@@ -47,10 +47,9 @@ class ModelQuality:
 
     def after(self, round_id: RoundId, values: Iterable[int]) -> ModelQuality:
         """Return the quality after the metric sums of one more round."""
-        given = np.array(list(values), dtype=np.int64)
-        if len(given) != len(METRIC_NAMES):
+        sums = MetricSums.of_event(values)
+        if sums is None:
             return self
-        sums = MetricSums(given)
         validation, test = (sums.rates("model", split) for split in ("validation", "test"))
         ranks = validation is not None or test is not None
         ranked = self.validation is not None or self.test is not None

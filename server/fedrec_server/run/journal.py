@@ -6,10 +6,8 @@ import json
 from functools import partial
 from typing import Any
 
-import numpy as np
 import structlog
 
-from fedrec.evaluation.metrics import METRIC_NAMES, SPLITS, MetricSums
 from fedrec.ids import RoundId
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
@@ -33,6 +31,8 @@ from fedrec_server.rounds.changes import (
     UpdateCounted,
     UpdatesRefused,
 )
+from fedrec_server.rounds.state import NO_ROUND
+from fedrec_server.run.figures import ModelQuality
 from fedrec_server.store.store import Entry
 
 Fields = dict[str, Any]
@@ -54,15 +54,8 @@ def log_entry(run: str, entry: Entry, *, published: RoundId | None = None) -> No
 
 def _measured(values: list[int]) -> dict[str, float]:
     """Return the loss and the model's metrics, if a sum has them."""
-    if len(values) != len(METRIC_NAMES):
-        return {}
-    sums = MetricSums(np.array(values, dtype=np.int64))
-    found = {} if sums.loss is None else {"loss": round(sums.loss, 4)}
-    for split in SPLITS:
-        rates = sums.rates("model", split)
-        if rates is not None:
-            found |= {f"{split}_hr": round(rates.hr, 4), f"{split}_ndcg": round(rates.ndcg, 4)}
-    return found
+    figures = ModelQuality().after(NO_ROUND, values).figures()
+    return {name: round(value, 4) for name, value in figures.items() if value is not None}
 
 
 def entry_of(change: Change, at: float) -> Entry | None:

@@ -74,7 +74,7 @@ def test_a_round_agrees_with_the_definition(users, exponent):
 
 
 def test_rounds_lower_the_loss_to_where_its_gradient_vanishes(users):
-    plan = plan_of(algorithm={"momentum": 0.0})
+    plan = plan_of(algorithm={"momentum": 0.0, "frequency_exponent": 0.5})
     learner = Learner(plan, N_ITEMS, device="cpu")
     shared, private = counted(learner, users), learner.local.initial_private(users)
     histories = histories_of(users)

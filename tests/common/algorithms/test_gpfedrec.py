@@ -28,7 +28,7 @@ def smoothed(tables, **settings):
     updates = UserUpdates(
         SharedState({"item_embedding": np.zeros(tables.shape[1:])}),
         active=np.arange(n_items), user_keys=np.arange(n_users), samples=np.ones(n_users, int),
-        number=2, read=lambda name, users: tables[users],
+        number=2, read=lambda name, users: tables[users], shown=lambda name: None,
     )  # fmt: skip
     found = algorithm.personalise(updates)
     ((name, mixture),) = found.own.items()

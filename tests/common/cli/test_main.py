@@ -17,6 +17,7 @@ from fedrec import __version__
 from fedrec.cli.main import REPLACED, VERBS, app
 from fedrec.cli.terminal import EXIT_CODES, report_failure
 from fedrec.errors import ERRORS, FedrecError
+from fedrec.extras import install_command
 
 HEAVY = ("torch", "numpy", "tenseal", "grpc", "pyarrow", "structlog", "matplotlib")
 
@@ -151,7 +152,7 @@ def test_a_missing_package_names_the_extra(fedrec, monkeypatch):
     outcome = fedrec("doctor")
     assert outcome.code == 2
     assert "needs torch, which is not installed" in outcome.err
-    assert "pip install 'fedrec[client]'" in outcome.err
+    assert install_command("client") in outcome.err
 
 
 def test_the_unexpected_is_one_sentence_and_an_incident(fedrec, monkeypatch, tmp_path):

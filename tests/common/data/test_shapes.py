@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedrec.data import Interactions, Reading, read_interactions
+from fedrec.data.column_kinds import Column
 from fedrec.data.delimited import read_headless
 from fedrec.data.times import shown_span
 from fedrec.errors import DataError
@@ -114,6 +115,14 @@ def test_binary_files_are_no_tables(tmp_path):
     with pytest.raises(DataError, match="zip archive") as error:
         read_interactions(path)
     assert f"python3 -m zipfile -e {path} FOLDER" in error.value.remedy
+
+
+def test_a_few_numbers_count_rows_only_from_0_or_1():
+    rows = [
+        Column(place=0, name="", values=[str(n + first) for n in range(5)]) for first in (0, 1, 7)
+    ]
+    assert [each.is_row_number for each in rows] == [True, True, True]
+    assert [each.is_unique for each in rows] == [True, True, False]
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])

@@ -45,6 +45,10 @@ CAPACITY = {
     "pfedclr": {"local_epochs": 3},
     "pfedrec": {"dim": 32},
     "fedncf": {"dim": 32},
+    "gpfedrec": {},
+    "perfedrec": {"learning_rate": 0.01},
+    "cofedrec": {"clusters": 5},
+    "pfedgraph": {"local_epochs": 3},
 }
 """Settings with which an algorithm could remember which items were never drawn."""
 

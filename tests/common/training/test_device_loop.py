@@ -137,14 +137,15 @@ def test_a_block_trains_without_values(name, structure, own, n_steps, noise, use
     trained = TrainedBlock(TrainingRound(party.algorithm, there), chunk, block, private)
     assert trained.run().shape == (n_places,)
     change = trained.change(chunk.pointers[1:] - chunk.pointers[:-1], private)
-    n_rows = n_items if own.get("upload") == "table" else n_rows
+    whole = any(entry.sends_whole_table for entry in party.algorithm.parameters)
+    n_rows = n_items if whole else n_rows
     assert change.item.shape == (n_places - 1, n_rows)
     tensors = {tensor.name: tensor for tensor in party.algorithm.tensors}
     assert change.rows.keys() | change.whole.keys() == tensors.keys()
     for key, rows in change.rows.items():
         assert rows.shape == (n_places - 1, n_rows, tensors[key].shape[-1])
-    for key, whole in change.whole.items():
-        assert whole.shape == (n_places - 1, tensors[key].size)
+    for key, values in change.whole.items():
+        assert values.shape == (n_places - 1, tensors[key].size)
     trainer.train_block(chunk, block, private, sums, found)
 
 

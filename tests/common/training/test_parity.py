@@ -57,6 +57,12 @@ GP = {
     "dim": 5, "learning_rate": 0.05, "item_rate_scale": 0.5, "user_rate_scale": 2.0,
     "batch_size": 7,
 }  # fmt: skip
+CO = REC | {"weight": 0.05, "temperature": 0.4, "clusters": 5, "batch_size": 7}
+PER = {"dim": 5, "learning_rate": 0.02, "batch_size": 16, "clusters": 3}
+GRAPH = {
+    "dim": 5, "learning_rate": 0.02, "batch_size": 23, "local_epochs": 2, "weight": 0.3,
+    "smoothing": 2.0,
+}  # fmt: skip
 BASES: dict[str, Tensors] = {
     "fedmf": {"learning_rate": 0.4, "regularisation": 0.02},
     "pfedrec": {"learning_rate": 0.3, "item_rate_scale": 0.1},
@@ -146,6 +152,12 @@ def cases():
         {"pull": 0.0}, {"batch_size": 1000},
     ):  # fmt: skip
         yield f"gpfedrec {changed}", ("gpfedrec", GP | changed, {"clip": 64.0}, 0.0)
+    for changed in ({}, {"others": "global", "local_epochs": 2}, {"weight": 0.0}):
+        yield f"cofedrec {changed}", ("cofedrec", CO | changed, {"clip": 64.0}, 0.0)
+    for changed in ({}, {"convolution": "released", "local_epochs": 2}):
+        yield f"perfedrec {changed}", ("perfedrec", PER | changed, {}, 0.0)
+    for changed in ({}, {"sign": "released", "batch_size": 1000}, {"weight": 0.0}):
+        yield f"pfedgraph {changed}", ("pfedgraph", GRAPH | changed, {}, 0.0)
     for name, (base, changed) in OVER.items():
         near = 1e-3 if changed.get("weight", 0.5) else 1e-5
         for batch, tried in ((7, 0.0), (16, near), (1000, 0.0)):

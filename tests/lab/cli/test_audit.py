@@ -46,6 +46,15 @@ def test_other_algorithms_are_audited_by_rows(fedrec, settings_file):
     assert found["findings"]["users_alone_with_an_item"] == 1
 
 
+def test_it_says_what_the_coordinator_reads_besides_sums(fedrec, settings_file):
+    single = ("--set", "algorithm.name=gpfedrec", "--set", "protection.name=none")
+    outcome = fedrec("audit", settings_file, *single)
+    assert outcome.out.startswith(
+        "Besides sums, the coordinator reads each client's own item table"
+    )
+    assert fedrec("audit", settings_file, "--json").json["sums"]["exposed"] == ""
+
+
 def test_it_needs_data(fedrec, tmp_path):
     path = tmp_path / "empty.toml"
     path.write_text("")

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from command import sets
 
+from fedrec.extras import install_command
 from fedrec.processes import child_command, module_search_path
 from fedrec.settings.validation import load_settings
 
@@ -87,7 +88,7 @@ def test_without_optuna_the_smallest_extra_is_told(fedrec, settings_file, monkey
     monkeypatch.setattr("fedrec.extras.is_missing", lambda name: name == "optuna")
     outcome = fedrec("tune", settings_file)
     assert outcome.code == 2
-    assert "pip install 'fedrec[tune]'" in outcome.err
+    assert install_command("tune") in outcome.err
 
 
 @pytest.mark.slow

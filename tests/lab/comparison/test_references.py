@@ -1,5 +1,6 @@
 """What holds for every reference, and what each of them computes."""
 
+import re
 import sys
 from dataclasses import replace
 from typing import ClassVar
@@ -19,6 +20,7 @@ from world.plans import check_plan
 from fedrec.data import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.evaluation.protocols import held_out_ranks
+from fedrec.extras import install_command
 from fedrec.settings.schema import Settings
 from fedrec.settings.starter import TUNED
 from fedrec_lab.comparison.measurement import MeasurementStopped, MethodTask
@@ -207,7 +209,7 @@ def test_ease_refuses_a_catalogue_that_is_too_large(task_of, monkeypatch):
 
 def test_without_the_package_item_knn_says_how_to_get_it(task_of, monkeypatch):
     monkeypatch.setitem(sys.modules, "implicit", None)
-    with pytest.raises(SettingsError, match=r"pip install 'fedrec\[references\]'"):
+    with pytest.raises(SettingsError, match=re.escape(install_command("references"))):
         REFERENCES["item-knn"]().measure(task_of())
 
 

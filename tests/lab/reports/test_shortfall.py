@@ -61,7 +61,13 @@ def test_a_model_that_learned_is_not_reproached():
 
 
 def test_a_model_that_learned_noise_says_so_and_what_to_change():
-    result = run(everybody_likes_the_same(), regularisation=0.01, alpha=100.0, clip=1000.0)
+    result = run(
+        everybody_likes_the_same(),
+        regularisation=0.01,
+        alpha=100.0,
+        frequency_exponent=0.5,
+        clip=1000.0,
+    )
     assert not any(report.clipped_values for report in result.rounds)
     note = result.shortfall
     assert "on validation no better than popularity (" in note

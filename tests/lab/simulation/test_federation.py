@@ -293,11 +293,11 @@ def test_numbers_that_cannot_work_are_refused(settings_of, data):
         run(bfv, data, n_clients=2, protect=True)
     with pytest.raises(SettingsError, match="17 clients cannot be summed"):
         run(bfv, data, n_clients=17, protect=True)
-    with pytest.raises(SettingsError, match="0 clients"):
+    with pytest.raises(SettingsError, match="n_clients is 0"):
         run(bfv, data, n_clients=0)
     with pytest.raises(SettingsError, match=r"data\.path"):
         simulate(bfv)
-    with pytest.raises(SettingsError, match="belong together"):
+    with pytest.raises(SettingsError, match="Only one of users and catalogue"):
         simulate(bfv, users=data[0])
 
 

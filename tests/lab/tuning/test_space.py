@@ -19,10 +19,14 @@ from fedrec_lab.tuning.space import (
 )
 
 BASE = {"algorithm.name": "fedals", "update.structure": "dense", "protection.name": "none"}
+AT_TEN = {"algorithm.regularisation": 10.0}
 
 
 def load(values, base=BASE):
     return load_settings(None, {**base, **values}, environ={})
+
+
+load_at_ten = partial(load, base={**BASE, **AT_TEN})
 
 
 def proposals(tried, *, sampler="grid", trials=16, n_rows=1000, **base):
@@ -51,7 +55,7 @@ def test_given_values_make_all_combinations_after_the_settings_own():
     assert [each.values for each in tried] == [(1.0, 5.0), (4, 8)]
     found = all_of(proposals(tried), lambda values: 0.1)
     assert [tuple(values.values()) for values in found] == [
-        (1.0, 64), (1.0, 4), (1.0, 8), (5.0, 4), (5.0, 8),
+        (5.0, 64), (1.0, 4), (1.0, 8), (5.0, 4), (5.0, 8),
     ]  # fmt: skip
 
 
@@ -103,8 +107,10 @@ def test_more_dimensions_than_rows_are_left_out_and_told():
 
 
 def test_a_list_is_widened_while_its_last_value_is_best():
-    tried, _ = settings_to_try({"algorithm.regularisation": (1.0, 3.0, 10.0)}, load, n_rows=9)
-    found = proposals(tried)
+    tried, _ = settings_to_try(
+        {"algorithm.regularisation": (1.0, 3.0, 10.0)}, load_at_ten, n_rows=9
+    )
+    found = proposals(tried, **AT_TEN)
     values = all_of(found, lambda one: 1.0 - abs(one["algorithm.regularisation"] - 100.0) / 1000.0)
     assert [one["algorithm.regularisation"] for one in values] == [10.0, 1.0, 3.0, 30.0, 100.0,
                                                                    300.0]  # fmt: skip
@@ -113,8 +119,10 @@ def test_a_list_is_widened_while_its_last_value_is_best():
 
 
 def test_the_best_at_an_edge_is_a_warning_when_the_budget_is_spent():
-    tried, _ = settings_to_try({"algorithm.regularisation": (1.0, 3.0, 10.0)}, load, n_rows=9)
-    found = proposals(tried, trials=4)
+    tried, _ = settings_to_try(
+        {"algorithm.regularisation": (1.0, 3.0, 10.0)}, load_at_ten, n_rows=9
+    )
+    found = proposals(tried, trials=4, **AT_TEN)
     all_of(found, lambda one: one["algorithm.regularisation"])
     (warning,) = found.edge_warnings()
     assert "30, is at the edge" in warning

@@ -50,7 +50,7 @@ def test_trials_are_measured_on_validation_and_never_on_test(task, planted, tmp_
     users, _ = planted
     study = run_study(contenders(), task)
     assert study.finished
-    assert [dict(trial.values) for trial in study.trials] == [{}, {"algorithm.alpha": 5.0}]
+    assert [dict(trial.values) for trial in study.trials] == [{}, {"algorithm.alpha": 1.0}]
     assert study.popularity is not None
     # With other test items nothing changes.
     moved = replace(users, test_items=users.test_items[::-1].copy())
@@ -163,7 +163,7 @@ def test_a_validation_set_too_small_to_choose_is_told_with_its_interval():
 
 
 def test_the_folder_has_trials_figures_and_the_best_settings(task):
-    tries = ("algorithm.alpha=1,3,5", "algorithm.regularisation=3,10,30")
+    tries = ("algorithm.alpha=1,3,5", "algorithm.regularisation=3,10,20")
     study = run_study(contenders(), replace(task, tries=tries))
     write_study(study, RunFolder(task.folder))
     table = pq.read_table(task.folder / "trials.parquet")

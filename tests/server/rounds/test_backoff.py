@@ -27,6 +27,7 @@ from world.serving import serving
 
 from fedrec.identity.cells import Cell, Partition
 from fedrec.ids import ClientId
+from fedrec.plan.protections import opening_seconds
 from fedrec.protection import Paillier, SegmentSpec, VectorSpec
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.grpc_link import GrpcLink
@@ -218,6 +219,9 @@ def test_it_is_the_price_of_the_expected_union(entries):
     patient = rules_opening(entries=entries, report_seconds=10_000)
     assert patient.report_seconds("train", 8) == 10_000
     assert rules_opening(report_seconds=30).report_seconds("train", 8) == 30
+    # Whoever adds up fetches every message and multiplies all its ciphertexts.
+    added = 11 * entries.n_blocks * 0.0001 + whole * 0.03 + 11 * entries.message_bytes / 1e5
+    assert opening_seconds(entries, 11, adds_up=True) == pytest.approx(added)
 
 
 def test_who_still_opens_is_waited_for(entries):

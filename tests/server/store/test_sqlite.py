@@ -5,6 +5,7 @@ import os
 import shutil
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from conformance.store_suite import IDENTITY, StoreSuite, durable, entry
@@ -18,6 +19,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.state_folder import FILE, record
 from fedrec_server.store.durable_files import (
     DurabilityLost,
+    Spool,
     no_failpoint,
     snapshot_name,
     sum_name,
@@ -120,6 +122,14 @@ def test_no_database_and_torn_pages_are_refused(tmp_path):
         SqliteStore(tmp_path, IDENTITY)
     path.write_bytes(whole)
     SqliteStore(tmp_path, IDENTITY).close()
+
+
+def test_a_draft_is_read_from_its_beginning_however_often(tmp_path):
+    with closing(Spool(tmp_path).draft()) as draft:
+        draft.append(b"update")
+        for _ in range(2):
+            with draft.opened() as content:
+                assert content.read() == b"update"
 
 
 def test_stale_coordinator_is_fenced_off(tmp_path):

@@ -1,0 +1,207 @@
+"""PerFedRec: personalised federated recommendation by clusters of users (Luo et al., CIKM 2022).
+
+Model: a user vector p (dim) and three item tables. L is the user's own after training, C that of
+its cluster of users, G the mean of all. A user sends L and p, and receives C.
+
+Client: L <- C, then Adam on p and L by BPR, for each minibatch over all pairs of a positive i and a
+negative j of it:
+
+    loss = mean over pairs of -log sigmoid(s_i - s_j),    s = <p', l'>
+
+p' and l' are p and L after a graph convolution over the user's own edges, which are the minibatch's
+positives: with A^ = D^-1 (A + I), the mean over layers k = 0 to 3 of A^^k E. The released code uses
+other users' edges, too, which a client does not have. It also multiplies the same first embedding
+in each layer, which gives (E + 3 A^ E) / 4: `convolution = "released"`. The paper draws one
+negative for each positive, whose expectation is the mean over pairs.
+
+Server (`personalise`): G <- mean of all L. K-means of the users' p into `clusters` clusters, and
+C <- mean of L over the users of a cluster. Clusters are those of the round's users.
+
+Score of a user: <p, (L + C + G) / 3> without convolution, the mean of the three models' scores. C
+and G are those from which its last training started. Scores are kept as a private tensor. New users
+have the scores of G.
+
+The released code draws the test negatives anew for each of the three models and averages scores by
+position, so that one averaged negative is three different items. fedrec ranks the same items under
+all three, which is harder. Not here are the code's penalty of 1e-5 / 2048, dropout of edges,
+Laplace noise on 100 rows, Adam's moments shared by all clients, and more rounds for users of large
+clusters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedrec.algorithms.about import ABOUT
+from fedrec.algorithms.batch import Batch, Values, dot
+from fedrec.algorithms.declarations import (
+    About,
+    AlgorithmSettings,
+    Constant,
+    Parameter,
+    Rate,
+    SearchSpace,
+    Uniform,
+)
+from fedrec.algorithms.folding import FOLDING_PULL
+from fedrec.algorithms.individual import Mixture, Personal, UserUpdates, clusters_of
+from fedrec.algorithms.optimisers import Adam, Phase
+from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
+
+if TYPE_CHECKING:
+    import torch
+
+
+_OWN, _CLUSTER, _SCORES = "own_item_embedding", "cluster_item_embedding", "personal_scores"
+_LAYERS = 3
+
+
+class PerFedRecSettings(TrainedSettings):
+    """PerFedRec: the mean score of a user's own model, its cluster's and the one of all."""
+
+    name: Literal["perfedrec"] = Field(default="perfedrec", description="Which algorithm trains.")
+    dim: int = Field(default=32, ge=1, le=1024, description="Length of an embedding vector.")
+    learning_rate: Rate = Field(default=0.001, description="Step size of Adam.")
+    batch_size: int = Field(default=2048, ge=1, le=1_000_000, description="Samples in a minibatch.")
+    clusters: int = Field(
+        default=5, ge=1, le=10_000, description="Clusters of users. At most as many as users."
+    )
+    convolution: Literal["paper", "released"] = Field(
+        default="paper",
+        description="released convolves the first embedding in every layer, as the code does.",
+    )
+
+    def search_space(self, n_rounds: int) -> SearchSpace:
+        """See `AlgorithmSettings`."""
+        return {
+            "algorithm.dim": (16, 32, 64),
+            "algorithm.learning_rate": (0.001, 0.003, 0.01),
+            "algorithm.clusters": (2, 5, 10),
+            "rounds.total": (60,),
+        }
+
+
+class PerFedRec(TrainedAlgorithm):
+    """Own, cluster and global tables. See the module's docstring."""
+
+    settings: PerFedRecSettings
+
+    name: ClassVar[str] = "perfedrec"
+    settings_type: ClassVar[type[AlgorithmSettings]] = PerFedRecSettings
+    about: ClassVar[About] = ABOUT["perfedrec"]
+    inner_product: ClassVar[bool] = True
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Tables and p, uniform in +-sqrt(6 / (n_items + dim)) (Xavier). `item_embedding` is G."""
+        dim = self.settings.dim
+        begin = Uniform(math.sqrt(6.0 / (self.n_items + dim)))
+        own = Parameter(
+            _OWN,
+            "own_rows",
+            (dim,),
+            Constant(),
+            begins_as="item_embedding",
+            sends_whole_table=True,
+            received=True,
+        )
+        return (
+            Parameter("item_embedding", "rows", (dim,), begin),
+            own,
+            Parameter(
+                _CLUSTER,
+                "own_rows",
+                (dim,),
+                Constant(),
+                begins_as="item_embedding",
+                received=True,
+            ),
+            Parameter("user_embedding", "own", (dim,), begin, shown=True),
+            Parameter(_SCORES, "own_rows", (), Constant()),
+        )
+
+    @property
+    def kept_scores(self) -> str:
+        """Users' scores with the three tables."""
+        return _SCORES
+
+    @property
+    def scoring(self) -> tuple[str, ...]:
+        """Kept scores, or G with a user's vector. Own tables are not read."""
+        return ("item_embedding", "user_embedding", _SCORES)
+
+    def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
+        """Return one step of Adam for each minibatch."""
+        step = Adam(dict.fromkeys(("user_embedding", _OWN), self.settings.learning_rate))
+        return (Phase(steps=((step,),), epochs=self.settings.local_epochs),)
+
+    def score(self, v: Values) -> torch.Tensor:
+        """Return <p, (L + C + G) / 3>, or <p, G_i> without own tables."""
+        everybody = v.item_embedding
+        items = v.get(_OWN, everybody) + v.get(_CLUSTER, everybody) + everybody
+        return dot(items, v.user_embedding) / 3.0
+
+    def loss(self, v: Values, batch: Batch) -> torch.Tensor:
+        """Return the mean of -log sigmoid(s_i - s_j) over the minibatch's pairs."""
+        import torch
+
+        positive, negative = batch.weight * batch.label, batch.weight * (1.0 - batch.label)
+        vector, rows = convolved(
+            v.user_embedding, v[_OWN], (positive > 0).to(positive.dtype), self.settings.convolution
+        )
+        scores = dot(rows, vector)
+        each = torch.nn.functional.softplus(scores[:, None] - scores[:, :, None])
+        pairs = positive[:, :, None] * negative[:, None]
+        return (each * pairs).sum((1, 2)) / pairs.sum((1, 2)).clamp(min=1e-12)
+
+    @property
+    def folding_pull(self) -> float:
+        """Weight of |p|^2 for a vector that nothing shrinks in training."""
+        return FOLDING_PULL
+
+    def personalise(self, updates: UserUpdates) -> Personal:
+        """Return the mean table of every user's cluster."""
+        vectors = updates.shown("user_embedding").astype(np.float64)
+        labels = clusters_of(vectors, self.settings.clusters, seed=self.seed + updates.number)
+        names, labels = np.unique(labels, return_inverse=True)
+        members = labels == np.arange(len(names))[:, None]
+        mixture = Mixture(
+            of="item_embedding",
+            weights=members / members.sum(1, keepdims=True),
+            table_of=labels,
+        )
+        return Personal(own={_OWN: mixture, _CLUSTER: mixture})
+
+
+def convolved(
+    vector: torch.Tensor, rows: torch.Tensor, positive: torch.Tensor, convolution: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return users' vectors and rows after the convolution over their own edges.
+
+    A user's neighbours are its positives. An item's neighbour is its user if it is a positive, else
+    it has none.
+
+    Args:
+        vector: (n_users, dim).
+        rows: (n_users, n_rows, dim).
+        positive: 1 for positives, else 0, (n_users, n_rows).
+    """
+    share = 0.5 * positive[:, :, None]
+
+    def once(p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        around = (q * positive[:, :, None]).sum(1)
+        degree = 1.0 + positive.sum(1, keepdim=True)
+        return (p + around) / degree, q + share * (p[:, None] - q)
+
+    layers = [(vector, rows)]
+    for _ in range(_LAYERS):
+        layers.append(once(*layers[0 if convolution == "released" else -1]))
+    p, q = layers[0]
+    for other_p, other_q in layers[1:]:
+        p, q = p + other_p, q + other_q
+    return p / len(layers), q / len(layers)

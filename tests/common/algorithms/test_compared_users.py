@@ -1,0 +1,175 @@
+"""CoFedRec, pFedGraph and PerFedRec: the worked numbers of the specifications, and odd cohorts."""
+
+import numpy as np
+import pytest
+import torch
+from conformance.unrounded import assert_near
+from world.plans import check_plan, plans
+
+from fedrec.algorithms import ALGORITHMS, UserUpdates
+from fedrec.algorithms.batch import Batch, Values, supervised_contrast
+from fedrec.algorithms.cofedrec import group
+from fedrec.algorithms.individual import clusters_of
+from fedrec.algorithms.perfedrec import convolved
+from fedrec.algorithms.pfedgraph import mixture_weights, on_simplex
+from fedrec.model.state import SharedState
+from fedrec.plan.algorithm import algorithm_of
+
+plan_of = plans(
+    federation={"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+    protection={"name": "none"},
+    update={"structure": "dense"},
+)
+NAMES = ("cofedrec", "pfedgraph", "perfedrec")
+
+
+def personalised(name, tables, vectors=None, samples=None, **settings):
+    """Return what users with these tables, (n_users, n_items, dim), get, by parameter."""
+    n_users, n_items, dim = tables.shape
+    plan = plan_of(algorithm={"name": name, "dim": dim, **settings})
+    algorithm = algorithm_of(plan, n_items)
+    updates = UserUpdates(
+        SharedState({"item_embedding": np.zeros(tables.shape[1:])}),
+        active=np.arange(n_items), user_keys=np.arange(n_users), number=2,
+        samples=np.ones(n_users, int) if samples is None else np.array(samples),
+        read=lambda name, users: tables[users],
+        shown=lambda name: np.zeros((n_users, dim)) if vectors is None else vectors,
+    )  # fmt: skip
+    found, got = algorithm.personalise(updates), {}
+    for own, mixture in found.own.items():
+        made = updates.mixed(mixture.of, mixture.weights)
+        table_of = np.arange(n_users) if mixture.table_of is None else mixture.table_of
+        got[own] = [made[k] if k >= 0 else tables[u] for u, k in enumerate(table_of)]
+    return {own: np.array(each) for own, each in got.items()}, found.shared
+
+
+def test_the_elbow_of_the_specification():
+    """Distances 0, .508, 1.218, .508, 0 from the line: three members."""
+    assert group(np.array([10.0, 9.0, 8.5, 2.0, 1.0]), 0).tolist() == [0, 1, 2]
+    assert group(np.array([1.0, 8.5, 10.0, 2.0, 9.0]), 2).tolist() == [2, 4, 1]
+
+
+def test_an_elbow_of_nobody_else_is_the_user_alone():
+    assert group(np.array([5.0]), 0).tolist() == [0]
+    assert group(np.array([5.0, 5.0, 5.0]), 1).tolist() == [1]
+    assert group(np.array([3.0, 1.0]), 0).tolist() == [0]
+
+
+def test_a_group_gets_its_mean_and_the_others_keep_theirs():
+    tables = np.random.default_rng(1).normal(size=(6, 8, 2))
+    own, shared = personalised("cofedrec", tables, clusters=2)
+    (found,) = own.values()
+    moved = [u for u in range(6) if not np.array_equal(found[u], tables[u])]
+    for user in moved:
+        assert_near(found[user], tables[moved].mean(0), 1e-12)
+    every, _ = personalised("cofedrec", tables, clusters=2, others="global")
+    (found,) = every.values()
+    for user in set(range(6)) - set(moved):
+        assert_near(found[user], tables.mean(0), 1e-12)
+    assert set(shared["item_cluster"]) == {0.0, 1.0}
+
+
+def test_a_contrast_by_hand():
+    """Rows at 0, 90 and 0 degrees, of clusters 0, 0 and 1; tau 1, so that tau / .5 = 2."""
+    rows = torch.tensor([[[2.0, 0.0], [0.0, 3.0], [1.0, 0.0]]], dtype=torch.float64)
+    labels = torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.float64)
+    there = torch.ones((1, 3), dtype=torch.float64)
+    first = 0.0 - np.log(1.0 + np.e)
+    second = 0.0 - np.log(2.0)
+    expected = -2.0 * (first + second) / 3.0
+    found = float(supervised_contrast(rows, labels, there, 1.0))
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert float(supervised_contrast(rows, labels * 0 - 1, there, 1.0)) == 0.0
+
+
+def test_the_weights_of_the_specification():
+    """cos .2 gives (.75, .25), .95 equal weights, and -1 a user alone."""
+    half = np.array([0.5, 0.5])
+    for cosine, expected in ((0.2, [0.75, 0.25]), (0.95, [0.5, 0.5]), (-1.0, [1.0, 0.0])):
+        found = mixture_weights(np.array([[1.0, cosine], [cosine, 1.0]]), half, 0.8)
+        assert found[0].tolist() == pytest.approx(expected)
+        assert found[1].tolist() == pytest.approx(expected[::-1])
+
+
+def test_a_projection_is_on_the_simplex_and_nearest():
+    rng = np.random.default_rng(2)
+    points = rng.normal(size=(50, 7)) * 3
+    found = on_simplex(points)
+    assert (found >= 0).all()
+    assert found.sum(1) == pytest.approx(1.0)
+    others = rng.dirichlet(np.ones(7), size=200)
+    nearest = ((points - found) ** 2).sum(1)
+    assert (((points[:, None] - others) ** 2).sum(2).min(1) >= nearest - 1e-12).all()
+
+
+def test_the_term_of_the_mixture_by_hand():
+    """theta (3, 4) and a (1, 0): the cosine's numerator is 3 and |theta| 5."""
+    term = {}
+    for sign in ("paper", "released"):
+        plan = plan_of(algorithm={"name": "pfedgraph", "dim": 2, "weight": 0.5, "sign": sign})
+        algorithm = algorithm_of(plan, 1)
+        padded = torch.tensor([[[3.0, 4.0], [9.0, 9.0]]], dtype=torch.float64)
+        anchor = torch.tensor([[[1.0, 0.0], [9.0, 9.0]]], dtype=torch.float64)
+        there = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+        batch = Batch(label=there, weight=there, there=there)
+        v = Values({"own_item_embedding": padded, "anchor": anchor})
+        term[sign] = float(algorithm.joint(v, batch))
+    assert term == {"paper": pytest.approx(-0.3), "released": pytest.approx(0.3)}
+
+
+def test_convolutions_of_the_specification():
+    """u 1 and a 2 with one edge: (1.375, 1.625) both ways, as A^ is idempotent."""
+    for way in ("paper", "released"):
+        p, rows = convolved(
+            torch.tensor([[1.0]]), torch.tensor([[[2.0], [4.0]]]), torch.tensor([[1.0, 0.0]]), way
+        )
+        assert p.tolist() == [[1.375]]
+        assert rows.tolist() == [[[1.625], [4.0]]]
+    # Two items of a user differ: A^ is no longer idempotent.
+    star = torch.tensor([[1.0]]), torch.tensor([[[2.0], [4.0]]]), torch.ones((1, 2))
+    released, paper = convolved(*star, "released"), convolved(*star, "paper")
+    assert float(released[0]) == pytest.approx((1.0 + 3 * 7 / 3) / 4)
+    assert float(released[1][0, 1]) == pytest.approx((4.0 + 3 * 2.5) / 4)
+    assert float(paper[0]) != pytest.approx(float(released[0]))
+
+
+def test_clusters_get_their_means():
+    """Tables 1, 3 and 5 in clusters {0, 0, 1}."""
+    tables = np.array([1.0, 3.0, 5.0]).reshape(3, 1, 1)
+    vectors = np.array([[0.0], [0.1], [9.0]])
+    own, shared = personalised("perfedrec", tables, vectors, clusters=2)
+    for found in own.values():
+        assert found.reshape(-1).tolist() == pytest.approx([2.0, 2.0, 5.0])
+    assert not shared
+
+
+def test_k_means_finds_what_is_apart_and_gives_the_same_again():
+    rng = np.random.default_rng(3)
+    rows = np.concatenate([rng.normal(size=(20, 3)) + 10 * k for k in range(4)])
+    labels = clusters_of(rows, 4, seed=5)
+    assert [len(set(labels[20 * k : 20 * (k + 1)])) for k in range(4)] == [1] * 4
+    assert len(set(labels)) == 4
+    assert np.array_equal(labels, clusters_of(rows, 4, seed=5))
+    assert len(clusters_of(rows[:3], 100, seed=5)) == 3
+    assert clusters_of(np.ones((5, 2)), 3, seed=5).shape == (5,)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_odd_cohorts_get_finite_tables(name):
+    """One user, users that are all alike, tables of zeros, more clusters than rows."""
+    many = {} if name == "pfedgraph" else {"clusters": 50}
+    table = np.random.default_rng(4).normal(size=(1, 6, 2))
+    for tables in (table, np.repeat(table, 4, axis=0), np.zeros((3, 6, 2))):
+        own, _ = personalised(name, tables, **many)
+        for parameter, found in own.items():
+            assert found.shape == tables.shape
+            if parameter != "anchor":
+                assert np.abs(found - tables).max() < 1e-12
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_protections_are_refused_with_the_reason(name):
+    assert check_plan(plan_of(algorithm={"name": name})) == []
+    assert ALGORITHMS[name].about.exposed_in_the_clear
+    (sentence,) = check_plan(plan_of(algorithm={"name": name}, protection={"name": "bfv"}))
+    assert 'protection.name = "none"' in sentence
