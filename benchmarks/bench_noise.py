@@ -60,7 +60,9 @@ def main() -> None:
     data = {"path": options.file, "minimum_interactions": 1}
     if options.columns:
         data["columns"] = options.columns
-    users = catalogue = None
+    base = Settings.model_validate({"data": data})
+    users, catalogue = read_users(base.data, reader="a benchmark")
+    print(f"{len(users)} users, {len(catalogue)} items")
     for epsilon in map(float, options.epsilon.split(",")):
         for name, sections in systems(options):
             if options.only not in name:
@@ -71,7 +73,7 @@ def main() -> None:
                 "privacy": {
                     "mechanism": "gaussian",
                     "epsilon": epsilon,
-                    "expected_users": 1.0 if users is None else float(len(users)),
+                    "expected_users": float(len(users)),
                 },
                 "rounds": {"minimum_clients": 3},
                 "client": {"device": "cpu"},
@@ -80,11 +82,6 @@ def main() -> None:
             merged = {key: {**fields.get(key, {}), **sections.get(key, {})} for key in fields}
             merged["algorithm"] = dict(sections["algorithm"])
             settings = Settings.model_validate(merged)
-            if users is None or catalogue is None:
-                users, catalogue = read_users(settings.data, reader="a benchmark")
-                print(f"{len(users)} users, {len(catalogue)} items")
-                privacy = settings.privacy.model_copy(update={"expected_users": float(len(users))})
-                settings = settings.model_copy(update={"privacy": privacy})
             price = privacy_price(settings.plan, len(catalogue))
             assert price is not None
             began, found, hits = time.perf_counter(), [], []

@@ -69,6 +69,24 @@ _LAMBDA = 0.5
 _POPULARITY = 0.05
 _USERS_PER_COUNT = 20.0
 """N over the weighted count of the most common item, roughly."""
+MOST_ROWS = 16_384
+"""A matrix of this number of rows takes 2 GiB, and its eigenvectors several times that."""
+MOST_PAIRS_AT_ONCE = 1 << 24
+"""Largest number of pairs in a round: about 240 MiB under bfv."""
+_MARGIN = 1e-9
+"""More than float64 loses in a product, relative to it."""
+_COUNT_SHARE = (0.1, 0.3)
+_COUNTS_OF_ROWS = 20.0
+"""a^2 is this / r, between the two shares: with few users, it is harder to find the rows."""
+_ROWS_PER_SIGNAL = 1.8
+"""r is (this x N / deviation)^(2/3)."""
+_FEWEST_ROWS = 110
+"""With fewer rows, counts alone were better on FilmTrust and Amazon Video."""
+_LAMBDA = 0.5
+"""In units of the noise's edge."""
+_POPULARITY = 0.05
+_USERS_PER_COUNT = 20.0
+"""N over the weighted count of the most common item, roughly."""
 _NORMAL_MEDIAN = 1.4826
 """The deviation of a normal distribution, in units of the median of its values' sizes."""
 
@@ -204,7 +222,6 @@ class NoisyRelease:
         deviation, counts = self.deviation, values[:n_items]
         if self.n_rows and len(values) == self.length:
             entries = values[n_items:] / self.of_pairs
-            deviation = max(deviation, self.of_pairs * _deviation_of(entries))
             weights = _weights(entries, self.n_rows, deviation / self.of_pairs)
             if weights is not None:
                 rows = np.nonzero(self.places(values) >= 0)[0]
@@ -237,14 +254,6 @@ def _largest_noise(n_values: int) -> float:
     return math.sqrt(2.0 * math.log(500.0 * n_values))
 
 
-def _deviation_of(entries: NDArray[np.float64]) -> float:
-    """Return the deviation of most of the entries, which are noise.
-
-    Every client adds noise, so that a sum over more clients than a round needs has more of it.
-    """
-    return float(np.median(np.abs(entries))) * _NORMAL_MEDIAN
-
-
 def _exceeds_noise(counts: NDArray[np.float64], deviation: float) -> bool:
     """Return whether a count is larger than noise alone would make one in a thousand releases."""
     below = np.minimum(counts, 0.0)
@@ -273,9 +282,11 @@ def _weights(entries: NDArray[np.float64], n_rows: int, deviation: float) -> Ske
     diagonal = np.diag(matrix).copy()
     matrix *= off
     matrix[np.diag_indices(n_rows)] = diagonal
-    edge = deviation * math.sqrt(2.0 * n_rows)
     with one_thread():
         values, vectors = torch.linalg.eigh(torch.from_numpy(matrix))
+        # Every client adds noise, so sums over more clients than a round needs have more of it.
+        # Without noise no eigenvalue is negative.
+        edge = max(deviation * math.sqrt(2.0 * n_rows), -float(values[0]))
         kept = values > edge
         if not kept.any():
             return None

@@ -9,7 +9,7 @@ from world.plans import plans
 
 from fedrec.algorithms import noisy_pairs
 from fedrec.algorithms.declarations import SumNoise
-from fedrec.algorithms.noisy_pairs import NoisyRelease, planned_release
+from fedrec.algorithms.noisy_pairs import planned_release
 from fedrec.data import generate, leave_one_out
 from fedrec.plan.combinations import find_conflicts
 from fedrec.plan.planned_noise import mechanism_of
@@ -170,21 +170,13 @@ def test_without_noise_it_ranks_as_ease_of_weighted_histories(data, monkeypatch)
     gram = (rows / rows.sum(1, keepdims=True)).T @ rows
     assert release.n_rows == 80
     values, vectors = np.linalg.eigh(gram)
-    edge = _edge(release, last.kept["pairs"])
+    edge = release.deviation / release.of_pairs * np.sqrt(2 * release.n_rows)
     shrunk = np.sqrt(np.maximum(values**2 - edge**2, 0.0)) * (values > 0)
     low = (vectors * shrunk) @ vectors.T
     inverse = np.linalg.inv(low + noisy_pairs._LAMBDA * edge * np.eye(80))
     wanted = -inverse / np.diag(inverse)
     np.fill_diagonal(wanted, 0.0)
     assert np.abs(weights - wanted).max() < 1e-4
-
-
-def _edge(release: NoisyRelease, values):
-    entries = values[release.n_items :] / release.of_pairs
-    deviation = max(
-        release.deviation / release.of_pairs, 1.4826 * float(np.median(np.abs(entries)))
-    )
-    return deviation * np.sqrt(2 * release.n_rows)
 
 
 def test_noise_alone_is_no_information():
