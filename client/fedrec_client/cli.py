@@ -77,6 +77,7 @@ def run(
     from fedrec.settings.validation import load_settings
     from fedrec_client.app import ClientApp
     from fedrec_client.metrics import ClientMetrics
+    from fedrec_client.own_recommender import uninformed
 
     log_to_stderr(logging.WARNING)
     settings = load_settings(
@@ -116,6 +117,7 @@ def run(
     return Result(
         content=asdict(outcome),
         text=(f"{outcome.reason}: version {outcome.version}{_best(outcome)}",),
+        failure=None if outcome.failed or not outcome.version else uninformed(settings),
         exit_code=PrivacyBudgetSpent.exit_code if spent else int(outcome.failed),
     )
 

@@ -25,7 +25,13 @@ from fedrec.data.source import check_one_party, read_users
 from fedrec.data.splits import leave_one_out, undivided
 from fedrec.data.writing import no_formula, prepare_folder
 from fedrec.durable import replacing, unwritten
-from fedrec.errors import CatalogueMismatch, DataError, SettingsError, StorageError
+from fedrec.errors import (
+    CatalogueMismatch,
+    DataError,
+    NoInformation,
+    SettingsError,
+    StorageError,
+)
 from fedrec.extras import require
 from fedrec.follower.stored_state import users_digest
 from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
@@ -81,6 +87,18 @@ def shared_recommender(settings: Settings, which: Which = "best") -> Recommender
     """
     held = read_held_model(settings, which)
     return Recommender(model_file_of(held), held.catalogue)
+
+
+def uninformed(settings: Settings) -> NoInformation | None:
+    """Return why the model of a client's state folder must not be used under noise, or None."""
+    held = read_held_model(settings, "best")
+    if held.plan.privacy.mechanism == "none":
+        return None
+    try:
+        Recommender(model_file_of(held), held.catalogue).check_information()
+    except NoInformation as error:
+        return error
+    return None
 
 
 def tail_of(
@@ -430,11 +448,14 @@ def export_model(
 
     Raises:
         StorageError: the state folder holds no model, or the files cannot be written.
+        NoInformation: the model gives all items the same score.
         DataError: there is already a model, or the folder belongs to a different run.
         VersionMismatch: the state folder, or the run's folder, has a different format.
         SettingsError: the model's parameter set no longer exists.
     """
     held = read_held_model(settings, which)
+    file = model_file_of(held)
+    Recommender(file, held.catalogue).check_information()
     protection = protection_of(held.plan, len(held.catalogue))
     if (folder / USERS_NAME).exists():
         raise DataError(
@@ -445,7 +466,7 @@ def export_model(
         check_run_folder(folder)
     prepare_folder(folder, MODEL_NAME, force=force)
     _put_catalogue(held.catalogue, folder / CATALOGUE_NAME)
-    model_file_of(held).save(folder / MODEL_NAME, private=protection.needs_reveal)
+    file.save(folder / MODEL_NAME, private=protection.needs_reveal)
     return ExportedModel(
         model=folder / MODEL_NAME,
         catalogue=folder / CATALOGUE_NAME,

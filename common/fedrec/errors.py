@@ -33,6 +33,7 @@
     |  |- RoundClosed                round_closed           1    FAILED_PRECONDITION
     |  `- ConflictingUpload          conflicting_upload     1    ALREADY_EXISTS
     |- TrainingError                 training               1    INTERNAL
+    |  `- NoInformation              no_information         1    FAILED_PRECONDITION
     |- PrivacyBudgetSpent            privacy_budget_spent   4    FAILED_PRECONDITION
     |- StorageError                  storage                1    RESOURCE_EXHAUSTED
     |  |- DamagedFile                damaged_file           1    DATA_LOSS
@@ -72,6 +73,7 @@ __all__ = [
     "InvitationUsed",
     "KeysError",
     "MalformedUpdate",
+    "NoInformation",
     "NotInRoster",
     "OutputLost",
     "PartialCell",
@@ -396,6 +398,14 @@ class TrainingError(FedrecError):
 
     code = "training"
     public = "Training failed."
+
+
+class NoInformation(TrainingError):
+    """A model that gives all items the same score, for every user."""
+
+    code = "no_information"
+    public = "The model has no information about items."
+    grpc_status = "FAILED_PRECONDITION"
 
 
 class PrivacyBudgetSpent(FedrecError):

@@ -72,7 +72,7 @@ class CoordinatorMetrics:
         ).set(settings.reserve_bytes)
         self._phase: str | None = None
         self._since = self._looked = engine.run.clock.now()
-        self._charged = -1
+        self._charged = (-1, 0)
         self._look()
         engine.run.listeners.append(self.on_commit)
 
@@ -170,9 +170,10 @@ class CoordinatorMetrics:
         else:
             self._heard.set(engine.run.clock.now())
         self._measured()
-        if state.charged != self._charged:
-            self._charged = state.charged
-            self._epsilon.set(engine.run.federation.epsilon_after(state.charged) or 0.0)
+        if (state.charged, state.trained) != self._charged:
+            self._charged = (state.charged, state.trained)
+            epsilon = engine.run.federation.epsilon_after(state.charged, state.trained)
+            self._epsilon.set(epsilon or 0.0)
             self._noisy.set(state.charged)
             self._noisy_most.set(state.rules.most_sums or 0)
 

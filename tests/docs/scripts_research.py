@@ -67,7 +67,7 @@ CHOOSE_A_PROTECTION = Script(
     given=settings,
     instead={"--no-second-act": "--no-second-act --synthetic --rounds 2"},
 )
-ADD_NOISE = Script(files={"[privacy]": "run.toml"})
+ADD_NOISE = Script(files={"[privacy]": "run.toml", "[algorithm]": "ease.toml"})
 
 
 def few_people(reader: Reader) -> None:

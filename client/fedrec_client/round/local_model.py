@@ -16,6 +16,7 @@ from fedrec.follower.shared_model import RoundContext, SharedModel
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.algorithm import divides_by_count
+from fedrec.plan.planned_noise import is_one_release
 from fedrec.plan.travelling_rows import OwnRows, own_rows_of
 from fedrec.wire.messages import RevealStatement, RoundKind
 from fedrec_client.state.client_state import BestModel
@@ -63,14 +64,34 @@ class LocalModel(SharedModel):
             )
         return self._private
 
+    @property
+    def training_users(self) -> UserSplit:
+        """The users that train, with their data.
+
+        If all noisy sums of a run are parts of one release, it is the data at the first part: a
+        history that changed between parts would contribute more than the clip.
+        """
+        if not is_one_release(self._learner.server.plan):
+            return self.users
+        frozen = self._last_counted(whole=True).users
+        return self.users if frozen is None else frozen
+
     def contribute(self, kind: RoundKind, participating: NDArray[np.bool_] | None) -> Contribution:
-        """Train, count or evaluate for a round. The data behind exact sums is recorded."""
+        """Train, count or evaluate for a round. The data behind exact sums is recorded.
+
+        Args:
+            participating: a mask over `training_users` if sums carry noise, else over `users`.
+        """
         learner, shared, plan = self._learner, self.shared, self._learner.server.plan
         users, private = self.users, self.private
-        exact = divides_by_count(plan)
+        exact, frozen = divides_by_count(plan), is_one_release(plan)
         is_counted = plan.privacy.mechanism == "none" and (exact or kind == "count")
-        if is_counted or self._floor > 1:
-            counted = self._last_counted(whole=exact)
+        if frozen and kind == "train":
+            users = self.training_users
+            if users is not self.users:
+                private = learner.local.initial_private(users)
+        elif is_counted or self._floor > 1:
+            counted = self._last_counted(whole=exact or frozen)
             if kind == "count" and is_counted:
                 enough = counted.counts >= counted.floor
                 return learner.counted(shared, np.where(enough, counted.counts, 0), private)
@@ -104,7 +125,9 @@ class LocalModel(SharedModel):
         today = counted
         if state.counted is not None:
             before = CountedData.from_bytes(self._store.read(state.counted))
-            if before.stands_against(counted, least):
+            # Noise covers a change between runs. Within one, no contribution may change.
+            is_noisy = self._learner.server.plan.privacy.mechanism != "none"
+            if before.run == counted.run if is_noisy else before.stands_against(counted, least):
                 n_differing = before.differing(counted)
                 if n_differing:
                     why = "former counts apply"

@@ -202,9 +202,10 @@ class Participation:
             )
         spent, charged = PrivacyLedger.of(self._store), None
         if mechanism is not None:
-            users = self._model.users.user_ids
-            participating = spent.affordable(mechanism, member.run, users, participating)
-            charged = spent.charged(mechanism.cost, member.run, users, participating).to_bytes()
+            users, part = self._model.training_users.user_ids, self._model.shared.trained
+            participating = spent.affordable(mechanism, member.run, users, participating, part)
+            paid = spent.charged(mechanism, member.run, users, participating, part)
+            charged = paid.to_bytes()
         self._journal.tell("training", task.round, detail=task.kind)
         with self._journal.timed(task.round, "seconds_training", "trained"):
             made = self._model.contribute(task.kind, participating)

@@ -26,7 +26,8 @@ class UserAccount:
     """The releases about one user.
 
     Attributes:
-        rounds: the user's training rounds in the ledger's run.
+        rounds: the user's training rounds in the ledger's run. If these are parts of one release,
+            the number of the first part that the user did not contribute to yet.
         spent: their cost and that of all earlier runs.
     """
 
@@ -57,33 +58,44 @@ class PrivacyLedger:
         run: str,
         users: Sequence[UserId],
         participating: NDArray[np.bool_] | None,
+        part: int,
     ) -> NDArray[np.bool_]:
-        """Return a mask of the chosen users that may take part once more, bool (n_users,)."""
+        """Return a mask of the chosen users that may take part once more, bool (n_users,).
+
+        Args:
+            part: the number of training rounds published before this one.
+        """
         chosen = np.ones(len(users), dtype=np.bool_) if participating is None else participating
         known: dict[UserAccount, bool] = {}
         may = np.zeros(len(users), dtype=np.bool_)
         for place in np.nonzero(chosen)[0].tolist():
             account = self._account(run, users[place])
             if account not in known:
-                after = account.spent + mechanism.cost
-                known[account] = account.rounds < mechanism.rounds_per_user and after.fits(
-                    mechanism.epsilon, mechanism.delta
+                cost = _cost(mechanism, account, part)
+                known[account] = account.rounds < mechanism.rounds_per_user and (
+                    cost is None or (account.spent + cost).fits(mechanism.epsilon, mechanism.delta)
                 )
             may[place] = known[account]
         return may
 
     def charged(
-        self, cost: Spent, run: str, users: Sequence[UserId], participating: NDArray[np.bool_]
+        self,
+        mechanism: Mechanism,
+        run: str,
+        users: Sequence[UserId],
+        participating: NDArray[np.bool_],
+        part: int,
     ) -> PrivacyLedger:
-        """Return the ledger after one more round of these users."""
+        """Return the ledger after one more round of these users. See `affordable`."""
         accounts = dict(self.accounts)
         if run != self.run:
             accounts = {user: UserAccount(spent=a.spent) for user, a in accounts.items()}
         for place in np.nonzero(participating)[0].tolist():
             before = self._account(run, users[place])
-            accounts[users[place]] = UserAccount(
-                rounds=before.rounds + 1, spent=before.spent + cost
-            )
+            cost = _cost(mechanism, before, part)
+            after = max(before.rounds, part + 1) if mechanism.in_parts else before.rounds + 1
+            spent = before.spent if cost is None else before.spent + cost
+            accounts[users[place]] = UserAccount(rounds=after, spent=spent)
         return PrivacyLedger(run=run, accounts=accounts)
 
     def _account(self, run: str, user: UserId) -> UserAccount:
@@ -130,3 +142,12 @@ class PrivacyLedger:
                 remedy="Restore the state folder from a backup. Without the ledger the privacy "
                 "that its users have spent is unknown.",
             ) from None
+
+
+def _cost(mechanism: Mechanism, account: UserAccount, part: int) -> Spent | None:
+    """Return what one more round costs a user, or None for the next part of a paid release.
+
+    A part that was drawn before costs a whole release again: its noise is new.
+    """
+    is_next = mechanism.in_parts and 0 < account.rounds <= part
+    return None if is_next else mechanism.cost

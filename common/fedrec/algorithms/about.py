@@ -11,11 +11,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedrec.algorithms.declarations import About, Circumstances, Needs
+from fedrec.algorithms.declarations import (
+    About,
+    Circumstances,
+    Needs,
+    NoiseProposal,
+    SumNoise,
+)
+from fedrec.algorithms.noisy_pairs import planned_release
 
 _MANY_ITEMS = 8_192
 WEIGHING_BYTES = 24
 """Bytes for each entry of the B of `ease`: G, its inverse and the solver's copies."""
+_ANY_ROUNDS = 1_000_000
 _USUAL_CLIP = 64.0
 _LARGEST_USUAL_ADAM_RATE = 0.02
 _USUAL_RADIUS = 1.0
@@ -34,8 +42,71 @@ def _fedals(at: Circumstances) -> list[str]:
     ]
 
 
+def _noisy_ease(at: Circumstances, noise: SumNoise) -> list[str]:
+    """Report what the noise leaves of the counts and the pairs."""
+    if not at.n_items:
+        return []
+    release = planned_release(at.n_items, at.n_rounds, noise)
+    found = []
+    if noise.users < release.users_for_counts:
+        found.append(
+            f"With privacy.expected_users = {noise.users:g}, the noise is likely to drown all "
+            f"counts, and a model without information is refused. It takes about "
+            f"{release.users_for_counts:.0f} users, or a larger privacy.epsilon."
+        )
+    if release.n_rows:
+        return found
+    whole = planned_release(at.n_items, _ANY_ROUNDS, noise)
+    if at.n_rounds > 1 and not whole.n_rows:
+        found.append(
+            f"rounds.total is {at.n_rounds}, but only the first round sums anything. Set "
+            "rounds.total = 1."
+        )
+    if whole.n_rows:
+        found.append(
+            f"rounds.total = {at.n_rounds} sums only the counts. With rounds.total = "
+            f"{whole.fewest_rounds}, the pairs of {whole.n_rows} items would travel, too."
+        )
+    else:
+        found.append(
+            "Only counts travel, so every user gets the items that most users hold. With this "
+            f"noise, pairs are of use from about {whole.users_for_pairs:.0f} users on "
+            "(privacy.expected_users)."
+        )
+    return found
+
+
+def _ease_for_noise(n_items: int, noise: SumNoise) -> NoiseProposal:
+    """Propose counts alone, or counts with pairs."""
+    release = planned_release(n_items, _ANY_ROUNDS, noise)
+    if noise.users < release.users_for_counts:
+        reason = (
+            f"With {noise.users:g} users, the noise is likely to drown everything. About "
+            f"{release.users_for_counts:.0f} users are needed, or a larger privacy.epsilon."
+        )
+    elif not release.n_rows:
+        reason = (
+            f"With {noise.users:g} users, counts are better alone: every user gets the items that "
+            f"most users hold. Pairs are of use from about {release.users_for_pairs:.0f} users on."
+        )
+    else:
+        reason = (
+            f"With {noise.users:g} users, the pairs of {release.n_rows} of {n_items} items are "
+            "worth their noise."
+        )
+    settings = {
+        "algorithm.name": "ease",
+        "update.structure": "dense",
+        "rounds.total": release.fewest_rounds,
+        "privacy.expected_users": noise.users,
+    }
+    return NoiseProposal(settings=settings, reason=reason)
+
+
 def _ease(at: Circumstances) -> list[str]:
     """Warn about what the pair counts disclose, and about rounds that miss clients."""
+    if at.noise is not None:
+        return _noisy_ease(at, at.noise)
     found = [
         "ease discloses to every client, exactly, how many users hold each pair of items that "
         f"{at.minimum_item_users} or more hold. This includes small counts: a pair with a single "
@@ -66,7 +137,7 @@ def _sketch(at: Circumstances) -> list[str]:
         f"belong together. Set rounds.minimum_clients (now {at.minimum_clients}) to the number of "
         "clients."
     )
-    if at.under_noise:
+    if at.noise is not None:
         return [
             "Under privacy.mechanism every history of sketch has length 1, so lambda must be "
             "smaller by the mean length of a history. algorithm.regularisation is "
@@ -313,9 +384,9 @@ ABOUT: Mapping[str, About] = {
         warnings=_ease,
         clips=False,
         modules=("numba",),
-        not_under_noise="its sums are exact counts of pairs, and a user has as many pairs as the "
-        "square of a history. The model solves them exactly: noise that hides one "
-        "user leaves nothing of them",
+        not_under_noise="",
+        one_release=True,
+        noise_proposal=_ease_for_noise,
         needs_everybody="every round of ease counts a different part of the pairs, and all rounds "
         "must be",
         exact=True,

@@ -120,13 +120,28 @@ class SumNoise:
 
     Attributes:
         clip: a user's longer contribution is shrunk to this L2 norm, over all tensors together.
+        step: a grid step. A sum's values are multiples of it.
         deviation: at least this, of the noise on every value of a sum, in the values' units.
         users: the divisor of the sums that `apply` receives.
     """
 
     clip: float
+    step: float
     deviation: float
     users: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseProposal:
+    """Settings for an epsilon, a number of users and a catalogue.
+
+    Attributes:
+        settings: by dotted key.
+        reason: what they give, in a sentence or two.
+    """
+
+    settings: Mapping[str, object]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +315,7 @@ class Circumstances:
         n_items: size of the catalogue. 0 if unknown.
         n_rounds: training rounds that will be published.
         minimum_item_users, minimum_clients: as in the plan.
-        under_noise: whether there is noise on the sums.
+        noise: the noise on the sums, or None if they are exact.
     """
 
     settings: Any
@@ -309,7 +324,7 @@ class Circumstances:
     n_rounds: int
     minimum_item_users: int
     minimum_clients: int
-    under_noise: bool = False
+    noise: SumNoise | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,8 +356,12 @@ class About:
         range_instead: the replacement for `update.clip` if that has no effect, as a clause.
         not_under_noise: why noise on its sums and a fixed divisor have no meaning. Empty if they
             have one, as for sums of changes that are divided by the number of users.
+        noise_proposal: returns settings for noise on sums over a catalogue of a size, if the
+            algorithm is the best choice under noise.
         needs_everybody: why all rounds must cover the same clients, as a clause that "over the same
             clients" completes. Empty if they need not. A function if it depends on the settings.
+        one_release: whether under noise all rounds' sums are parts of one release. A user's
+            contributions to all rounds together are clipped once, and each value travels once.
         exact: whether users' contributions follow from their data and the version alone. Then only
             the count round counts users, and all rounds cover its participants.
         exposed_in_the_clear: what the coordinator can read from a client's update without
@@ -368,7 +387,9 @@ class About:
     clips: bool = True
     range_instead: str = "exact counts, which are neither clipped nor rounded"
     not_under_noise: str = "the meaning of its sums with noise and a fixed divisor is not defined"
+    noise_proposal: Callable[[int, SumNoise], NoiseProposal] | None = None
     needs_everybody: str | Callable[[Any], str] = ""
+    one_release: bool = False
     exact: bool = False
     exposed_in_the_clear: str = ""
     exposed_to_members: str = ""

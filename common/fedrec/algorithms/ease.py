@@ -21,10 +21,13 @@ Until all pairs of items that enough users hold are known, B is 0, and so is eve
 a model of a part of the catalogue might look best on validation by chance and be kept. The last
 part makes B the B of centralised EASE.
 
-All rounds sum over the clients that were counted. If some of them drop out, the others are counted
-again and continue. Parts counted over different clients do not form one Gram matrix. G is then the
-matrix of the available sums, with the largest count of each item on its diagonal. If G + lambda I
-is no longer positive definite, there is no model.
+Under noise, users contribute weighted counts and weighted pairs, which are parts of one release.
+`noisy_pairs` has the formulas, the proof of their sensitivity and the model.
+
+Without noise, all rounds sum over the clients that were counted. If some of them drop out, the
+others are counted again and continue. Parts counted over different clients do not form one Gram
+matrix. G is then the matrix of the available sums, with the largest count of each item on its
+diagonal. If G + lambda I is no longer positive definite, there is no model.
 """
 
 from __future__ import annotations
@@ -48,6 +51,8 @@ from fedrec.algorithms.declarations import (
     Shapes,
     UpdateTensor,
 )
+from fedrec.algorithms.noisy_pairs import MOST_PAIRS_AT_ONCE, planned_release
+from fedrec.algorithms.sketched_weights import scores_of, scores_of_history, served_rows
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.model.state import SharedState
 
@@ -60,8 +65,6 @@ if TYPE_CHECKING:
 
 _MOST_ITEMS = 16_384
 """This number of items makes a model of 1 GiB, and weights that take 6 GiB to compute."""
-_MOST_PAIRS_AT_ONCE = 1 << 24
-"""Largest number of pairs in a round: about 240 MiB under bfv."""
 
 
 class EASESettings(AlgorithmSettings):
@@ -92,6 +95,10 @@ class EASE(Algorithm):
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         super().__init__(settings, shapes)
         self._weights: tuple[SharedState, NDArray[np.float32]] | None = None
+        self._noisy: tuple[SharedState, dict[str, NDArray[np.float64]]] | None = None
+        self._release = None
+        if shapes.noise is not None:
+            self._release = planned_release(self.n_items, self.n_rounds, shapes.noise)
 
     def _part_length(self) -> int:
         """Return the number of pairs that a round sums, or raise an error if there are too many."""
@@ -106,13 +113,13 @@ class EASE(Algorithm):
                 "rows.",
                 remedy='Raise federation.minimum_item_users, or choose algorithm.name = "fedals".',
             )
-        if part_length > _MOST_PAIRS_AT_ONCE:
+        if part_length > MOST_PAIRS_AT_ONCE:
             raise SettingsError(
                 f"{n_items} rows travel, one for each item that enough users hold. These make "
                 f"{n_pairs} pairs. With rounds.total = {n_parts}, a round would sum {part_length} "
                 f"of them: {4 * part_length} bytes without encryption and about {15 * part_length} "
-                f"under bfv. The maximum is {_MOST_PAIRS_AT_ONCE} pairs.",
-                remedy=f"Set rounds.total = {-(-n_pairs // _MOST_PAIRS_AT_ONCE)} or more, or "
+                f"under bfv. The maximum is {MOST_PAIRS_AT_ONCE} pairs.",
+                remedy=f"Set rounds.total = {-(-n_pairs // MOST_PAIRS_AT_ONCE)} or more, or "
                 "raise federation.minimum_item_users.",
             )
         return part_length
@@ -120,14 +127,31 @@ class EASE(Algorithm):
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """The known counts of pairs, and those of items."""
+        most = _n_pairs(self.n_items) if self._release is None else self._release.length
         return (
-            Parameter("pairs", "net", (0,), Constant(), grown_shape=(_n_pairs(self.n_items),)),
+            Parameter("pairs", "net", (0,), Constant(), grown_shape=(most,)),
             Parameter("item_users", "rows", (), Constant()),
         )
 
     @property
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """A part of the pair counts."""
+        if self._release is not None:
+            if not self.settings.is_default("regularisation"):
+                raise SettingsError(
+                    f"algorithm.regularisation is {self.settings.regularisation:g}, but under "
+                    "privacy.mechanism lambda follows from the noise: a choice on validation would "
+                    "reveal facts about users.",
+                    remedy="Omit algorithm.regularisation.",
+                )
+            return (
+                UpdateTensor(
+                    name="pairs",
+                    shape=(self._release.part_length,),
+                    limit=self.update.clip,
+                    fraction_bits=self.update.fraction_bits,
+                ),
+            )
         return (
             UpdateTensor(
                 name="pairs",
@@ -151,10 +175,31 @@ class EASE(Algorithm):
         self, shared: SharedState, active: NDArray[np.int64], round_id: int
     ) -> dict[str, NDArray[Any]]:
         """Return this version's weights, and the position at which the part to count begins."""
+        if self._release is not None:
+            known = np.asarray(len(shared.kept["pairs"]))
+            return self._model_of(shared) | {"known": known} | self._places(shared)
         return {
             "item_weights": self._weights_of(shared, active),
             "first_pair": np.asarray(len(shared.kept["pairs"])),
         }
+
+    def _values(self, shared: SharedState) -> NDArray[np.float64]:
+        """Return the noisy values so far, of contributions of length 1."""
+        assert self.noise is not None
+        return shared.kept["pairs"] / self.noise.clip
+
+    def _places(self, shared: SharedState) -> dict[str, NDArray[np.int64]]:
+        """Return `places` once the counts are known."""
+        assert self._release is not None
+        values = shared.kept["pairs"]
+        return {"places": self._release.places(values)} if len(values) else {}
+
+    def _model_of(self, shared: SharedState) -> dict[str, NDArray[np.float64]]:
+        """Return the model of a noisy version, computed once per version."""
+        assert self._release is not None
+        if self._noisy is None or self._noisy[0] is not shared:
+            self._noisy = (shared, self._release.model(self._values(shared)))
+        return self._noisy[1]
 
     def _weights_of(self, shared: SharedState, active: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return B of a version, computed once per version, float32 (n_active, n_active)."""
@@ -181,31 +226,74 @@ class EASE(Algorithm):
         from fedrec.algorithms.accelerators.pair_counts import count_pairs
 
         counts = np.zeros(sums["pairs"].width, dtype=np.int64)
-        count_pairs(
-            chunk.pointers.cpu().numpy(),
-            chunk.positives.cpu().numpy(),
-            int(start.shared["first_pair"]),
-            counts,
-        )
+        pointers, items = chunk.pointers.cpu().numpy(), chunk.positives.cpu().numpy()
+        if self._release is None:
+            count_pairs(pointers, items, int(start.shared["first_pair"]), counts)
+        else:
+            self._add_noisy(pointers, items, start, counts)
         sums["pairs"].add_sums(torch.from_numpy(counts).to(chunk.positives.device), finite=True)
         sizes = chunk.sizes
         own = self.scores(chunk, start, private)[chunk.owner, chunk.positives]
         total = torch.segment_reduce((1.0 - own) ** 2, "sum", lengths=sizes, unsafe=True)
         return ChunkResult(loss=total / sizes.clamp(min=1), clipped=torch.zeros_like(sizes))
 
+    def _add_noisy(
+        self,
+        pointers: NDArray[np.int64],
+        items: NDArray[np.int64],
+        start: RoundStart,
+        sums: NDArray[np.int64],
+    ) -> None:
+        """Add users' values of a part of a noisy release to its sums, in grid steps."""
+        from fedrec.algorithms.accelerators.pair_counts import add_pairs
+
+        release, limit, known = self._release, self.tensors[0].bound, int(start.shared["known"])
+        assert release is not None
+        sizes = np.diff(pointers)
+        if not known:
+            each = release.of_counts_in_steps(sizes, limit)
+            np.add.at(sums, items, np.repeat(each, sizes))
+        elif known < release.length:
+            places = start.shared["places"].cpu().numpy()[items]
+            owner = np.repeat(np.arange(len(sizes)), sizes)[places >= 0]
+            inside = np.bincount(owner, minlength=len(sizes))
+            ends = np.concatenate([[0], np.cumsum(inside)])
+            of_pair, of_item = release.of_entries_in_steps(inside, limit)
+            first = known - self.n_items
+            add_pairs(ends, places[places >= 0], first, sums, of_pair, of_item)
+
     def scores(
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
     ) -> torch.Tensor:
         """Return the sum of B's rows over each user's training items."""
+        if self._release is not None:
+            return scores_of(chunk, start.shared)
         return chunk.summed(start.shared["item_weights"])
 
     def serving(
         self, shared: SharedState, active: NDArray[np.int64]
     ) -> dict[str, NDArray[np.float32]]:
-        """Return B transposed: an item's row has the weights of all items of a history."""
+        """Return B transposed: an item's row has the weights of all items of a history.
+
+        Under noise, it is the factor of B.
+        """
+        if self._release is not None:
+            return served_rows(self._model_of(shared), active, self.n_items)
         rows = np.zeros((self.n_items, len(active)), dtype=np.float32)
         rows[active] = self._weights_of(shared, active).T
         return {"item_embedding": rows}
+
+    def vector_length(self, serving: Mapping[str, NDArray[np.float32]]) -> int:
+        """Return the number of active items: a history is the vector."""
+        return super().vector_length(serving) if self._release is None else self.n_items
+
+    def preferences(
+        self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return the scores of all items for a history."""
+        if self._release is None:
+            return super().preferences(serving, vector)
+        return scores_of_history(serving, vector)
 
     def apply(
         self,
@@ -216,6 +304,9 @@ class EASE(Algorithm):
     ) -> SharedState:
         """Store the round's part after the pairs that are already known."""
         known = shared.kept["pairs"]
+        if self._release is not None:
+            added = change["pairs"][: self._release.part(len(known))] * self._release.noise.users
+            return shared.with_tensors(pairs=np.concatenate([known, added]))
         missing = _n_pairs(self._n_active(shared)) - len(known)
         if missing <= 0 or not counts.any():
             return shared

@@ -78,6 +78,9 @@ from fedrec.algorithms.sketched_weights import (
     drawn_directions,
     low_rank,
     orthonormal,
+    scores_of,
+    scores_of_history,
+    served_rows,
     weights_of,
 )
 from fedrec.errors import SettingsError
@@ -435,24 +438,13 @@ class Sketch(Algorithm):
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
     ) -> torch.Tensor:
         """Return the scores that follow from each user's training items."""
-        from fedrec.tensor_products import product_of_blocks
-
-        shared = start.shared
-        found = product_of_blocks(chunk.summed(shared["factor"]), shared["factor"].T.contiguous())
-        found = found * shared["scale"] + shared["popularity"]
-        found[chunk.owner, chunk.positives] += shared["own"][chunk.positives]
-        return found
+        return scores_of(chunk, start.shared)
 
     def serving(
         self, shared: SharedState, active: NDArray[np.int64]
     ) -> dict[str, NDArray[np.float32]]:
         """Return the model with a row for each item, zero for an inactive one."""
-        found = {}
-        for name, values in self._model_of(shared, active).items():
-            rows = np.zeros((self.n_items, *values.shape[1:]), dtype=np.float32)
-            rows[active] = values
-            found["item_embedding" if name == "factor" else name] = rows
-        return found
+        return served_rows(self._model_of(shared, active), active, self.n_items)
 
     def vector_length(self, serving: Mapping[str, NDArray[np.float32]]) -> int:
         """Return the number of active items: a history is the vector."""
@@ -462,13 +454,7 @@ class Sketch(Algorithm):
         self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """Return the scores of all items for a history."""
-        rows = np.nonzero(serving["scale"])[0]
-        held = rows[np.nonzero(vector)[0]]
-        weight, items = vector[np.nonzero(vector)[0]], serving["item_embedding"]
-        summed = (items[held] * weight[:, None]).sum(0)
-        scores = (items @ summed) * serving["scale"] + serving["popularity"]
-        scores[held] += weight * serving["own"][held]
-        return np.asarray(scores, dtype=np.float32)
+        return scores_of_history(serving, vector)
 
     def apply(
         self,

@@ -15,6 +15,7 @@ Letters: n active items, k directions.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ from fedrec.random_streams import Purpose, normal, stream_key, user_stream
 
 if TYPE_CHECKING:
     import torch
+
+    from fedrec.algorithms.cohort import Chunk
 
 
 _NOTHING = 1e-9
@@ -143,3 +146,42 @@ def _divided(lower: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
     solved: torch.Tensor = torch.linalg.solve_triangular(lower, rows.T, upper=False)
     return solved.T.contiguous()
+
+
+# A model is `factor`, `scale` and `own` as in `SketchedWeights`, and `popularity`, (n,), which is
+# added to every score.
+
+
+def scores_of(chunk: Chunk, model: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return the scores that follow from each user's training items, (n_users, n)."""
+    from fedrec.tensor_products import product_of_blocks
+
+    found = product_of_blocks(chunk.summed(model["factor"]), model["factor"].T.contiguous())
+    found = found * model["scale"] + model["popularity"]
+    found[chunk.owner, chunk.positives] += model["own"][chunk.positives]
+    return found
+
+
+def served_rows(
+    model: Mapping[str, Matrix], active: NDArray[np.int64], n_items: int
+) -> dict[str, NDArray[np.float32]]:
+    """Return a model with a row for each item of the catalogue, zero for an inactive one."""
+    found = {}
+    for name, values in model.items():
+        rows = np.zeros((n_items, *values.shape[1:]), dtype=np.float32)
+        rows[active] = values
+        found["item_embedding" if name == "factor" else name] = rows
+    return found
+
+
+def scores_of_history(
+    serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return the scores of all items for a history over the active items, whose scale is not 0."""
+    rows = np.nonzero(serving["scale"])[0]
+    held = rows[np.nonzero(vector)[0]]
+    weight, items = vector[np.nonzero(vector)[0]], serving["item_embedding"]
+    summed = (items[held] * weight[:, None]).sum(0)
+    scores = (items @ summed) * serving["scale"] + serving["popularity"]
+    scores[held] += weight * serving["own"][held]
+    return np.asarray(scores, dtype=np.float32)

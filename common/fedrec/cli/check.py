@@ -81,9 +81,10 @@ def check(
     from fedrec.plan.cautions import protocol_cautions
     from fedrec.plan.layout import protection_of
     from fedrec.plan.price import parameter_sets, price, warnings_for
-    from fedrec.plan.privacy import privacy_price, privacy_warnings
+    from fedrec.plan.privacy import noise_proposal, privacy_price, privacy_warnings
     from fedrec.plan.travelling_rows import cell_rows
     from fedrec.protection.rehearsal import check_summands
+    from fedrec.section import as_toml
     from fedrec.settings.validation import load_with_sources
 
     if not target:
@@ -122,6 +123,8 @@ def check(
         warnings += tables_warnings(private)
     privacy = privacy_price(plan, n_items)
     warnings += privacy_warnings(plan, n_users)
+    everybody = n_users if users is not None and not _is_one_party(loaded.settings) else 0
+    proposal = noise_proposal(plan, n_items, everybody or plan.privacy.expected_users)
     refusals = list(_refusals(loaded.settings, users, catalogue, clients, accept_exposure))
     if clients and found is not None:
         refusals += _refused(lambda: check_summands(protection_of(plan, n_items), clients))
@@ -159,6 +162,9 @@ def check(
             yield "\nNo differential privacy: sums are exact, so there is no epsilon."
         else:
             yield TextTable(rows=privacy.rows, title="\nHow well sums hide a single user")
+        if proposal is not None:
+            lines = [(key, as_toml(value)) for key, value in proposal.settings.items()]
+            yield TextTable(rows=lines, title=f"\nProposed for this epsilon. {proposal.reason}")
         if rows_of_cells is not None:
             yield f"\n{rows_of_cells.sentence(plan)}"
         yield f"\nPlan {plan_fingerprint(plan)}"
@@ -178,6 +184,7 @@ def check(
             "sets": [asdict(entry) for entry in sets],
             "cells": None if rows_of_cells is None else asdict(rows_of_cells),
             "privacy": None if privacy is None else privacy.facts,
+            "proposal": None if proposal is None else asdict(proposal),
             "warnings": warnings,
             "refusals": [{"error": each.code, "message": str(each)} for each in refusals],
         },

@@ -27,18 +27,22 @@ def algorithm_of(plan: Plan, n_items: int) -> Algorithm:
         update=plan.update,
         n_rounds=plan.rounds.total,
         minimum_item_users=plan.federation.minimum_item_users,
-        noise=_noise_of(plan),
+        noise=noise_of(plan),
     )
     return algorithm_type(plan)(plan.algorithm, shapes)
 
 
-def _noise_of(plan: Plan) -> SumNoise | None:
+def noise_of(plan: Plan) -> SumNoise | None:
+    """Return the noise on a plan's sums in the model's units, or None if they are exact."""
     mechanism = mechanism_of(plan)
     if mechanism is None:
         return None
     step = plan.update.clip * 2.0**-plan.update.fraction_bits
     return SumNoise(
-        clip=plan.privacy.clip, deviation=mechanism.deviation * step, users=mechanism.divisor
+        clip=plan.privacy.clip,
+        step=step,
+        deviation=mechanism.deviation * step,
+        users=mechanism.divisor,
     )
 
 
@@ -93,6 +97,6 @@ def algorithm_warnings(plan: Plan, n_items: int = 0) -> list[str]:
             n_rounds=plan.rounds.total,
             minimum_item_users=plan.federation.minimum_item_users,
             minimum_clients=plan.rounds.minimum_clients,
-            under_noise=plan.privacy.mechanism != "none",
+            noise=noise_of(plan),
         )
     )

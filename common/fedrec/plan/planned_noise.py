@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 
+from fedrec.algorithms import ALGORITHMS
 from fedrec.plan.schema import Plan
 from fedrec.privacy import Mechanism, cheapest_rho
 from fedrec.privacy.noise import SMOOTHING_VARIANCE
+
+_ANY_NUMBER = 1_000_000
 
 
 def mechanism_of(plan: Plan) -> Mechanism | None:
@@ -36,7 +39,14 @@ def mechanism_of(plan: Plan) -> Mechanism | None:
         epsilon=asked.epsilon,
         delta=asked.delta,
         divisor=asked.expected_users,
+        in_parts=is_one_release(plan),
     )
+
+
+def is_one_release(plan: Plan) -> bool:
+    """Return whether all noisy sums of a run are parts of one release with one clip."""
+    about = ALGORITHMS[plan.algorithm.name].about
+    return about.one_release and plan.privacy.mechanism != "none"
 
 
 def noise_multiplier_of(plan: Plan) -> float:
@@ -45,8 +55,12 @@ def noise_multiplier_of(plan: Plan) -> float:
     if asked.noise_multiplier:
         return asked.noise_multiplier
     rho = cheapest_rho(asked.mechanism, asked.epsilon, asked.delta)
-    return math.sqrt(_rounds_per_user(plan) / (2.0 * rho))
+    planned = 1 if is_one_release(plan) else _rounds_per_user(plan)
+    return math.sqrt(planned / (2.0 * rho))
 
 
 def _rounds_per_user(plan: Plan) -> int:
+    if is_one_release(plan):
+        # The budget alone limits how often a part is drawn again.
+        return _ANY_NUMBER
     return min(plan.privacy.rounds_per_user or plan.rounds.total, plan.rounds.total)

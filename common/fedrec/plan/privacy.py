@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator
 
 from fedrec.algorithms import ALGORITHMS
+from fedrec.algorithms.declarations import NoiseProposal
 from fedrec.errors import SettingsError
-from fedrec.plan.algorithm import about_algorithm, algorithm_of
+from fedrec.plan.algorithm import about_algorithm, algorithm_of, noise_of
 from fedrec.plan.layout import Layout
-from fedrec.plan.planned_noise import mechanism_of
+from fedrec.plan.planned_noise import is_one_release, mechanism_of
 from fedrec.plan.protections import Price, about_protection
 from fedrec.plan.schema import Plan
 from fedrec.privacy import Mechanism
@@ -25,6 +26,7 @@ def privacy_problems(plan: Plan) -> Iterator[Problem]:
     if plan.privacy.mechanism == "none":
         return
     yield from _own_noise(plan)
+    yield from _one_release(plan)
     yield from _algorithm(plan)
     yield from _update(plan)
     yield from _protection(plan)
@@ -39,6 +41,16 @@ def _own_noise(plan: Plan) -> Iterator[Problem]:
             f"privacy.mechanism is {plan.privacy.mechanism!r}. There is no accounting for both "
             "together. Omit the algorithm's own noise, or set privacy.mechanism = "
             '"none".',
+        )
+
+
+def _one_release(plan: Plan) -> Iterator[Problem]:
+    if is_one_release(plan) and not plan.privacy.is_default("rounds_per_user"):
+        yield (
+            ("privacy.rounds_per_user", "algorithm.name"),
+            f"privacy.rounds_per_user is {plan.privacy.rounds_per_user}, but all rounds of "
+            f"{plan.algorithm.name} are parts of one release. Every user takes part in all of "
+            "them. Omit it.",
         )
 
 
@@ -143,6 +155,11 @@ NOT_COVERED = (
     "Not covered: what a user's own client knows and shows, the figures that a simulation prints, "
     "and other runs on the same data, which each client counts in its own ledger.",
 )
+_ONE_RELEASE = (
+    "All rounds of {name} are parts of one release: a user's contributions to all of them together "
+    "are clipped once, and the user's history is frozen at the first part. A part that is drawn "
+    "again counts as another release."
+)
 _GAUSSIAN = (
     "User-level differential privacy with Gaussian noise: epsilon {epsilon:.4g} at delta "
     "{delta:g} for a user in {rounds} noisy sums, the most that privacy.rounds_per_user allowed. "
@@ -195,7 +212,11 @@ def honesty_statements(plan: Plan) -> tuple[str, ...]:
 
 
 def privacy_statements(plan: Plan, n_sums: int, n_items: int = 0) -> tuple[str, ...]:
-    """Return the promises and limits of a plan's noisy sums, or () if it adds no noise."""
+    """Return the promises and limits of a plan's noisy sums, or () if it adds no noise.
+
+    Args:
+        n_sums: noisy sums, or releases if they are parts (`Mechanism.releases`).
+    """
     mechanism = mechanism_of(plan)
     if mechanism is None:
         return ()
@@ -205,7 +226,8 @@ def privacy_statements(plan: Plan, n_sums: int, n_items: int = 0) -> tuple[str, 
         who = _WHO_ADDED.format(
             deviation=mechanism.deviation / mechanism.bound, noisy=mechanism.noisy
         )
-        return (_GAUSSIAN.format(**said), who, *NOT_COVERED)
+        parts = (_ONE_RELEASE.format(name=plan.algorithm.name),) if mechanism.in_parts else ()
+        return (_GAUSSIAN.format(**said), *parts, who, *NOT_COVERED)
     length = Layout.of(plan, max(1, n_items)).change_slice.stop
     nominal = mechanism.bound / mechanism.share
     pure = math.sqrt(length) * nominal
@@ -237,7 +259,7 @@ def privacy_price(plan: Plan, n_items: int) -> Price | None:
     mechanism = mechanism_of(plan)
     if mechanism is None:
         return None
-    total = plan.rounds.total
+    total = mechanism.releases(plan.rounds.total, plan.rounds.total)
     rounds = total if mechanism.most_sums is None else min(total, mechanism.most_sums)
     step = plan.update.clip * 2.0**-plan.update.fraction_bits
     alone, helped = _unknown_shares(plan, mechanism)
@@ -292,6 +314,25 @@ def privacy_price(plan: Plan, n_items: int) -> Price | None:
     )
 
 
+def noise_proposal(plan: Plan, n_items: int, n_users: float) -> NoiseProposal | None:
+    """Propose settings for a plan's epsilon and clients, or None without Gaussian noise.
+
+    Args:
+        n_users: users of the federation.
+    """
+    if plan.privacy.mechanism != "gaussian" or not n_items:
+        return None
+    asked = plan.privacy.model_copy(
+        update={"expected_users": float(n_users), "rounds_per_user": 10, "noise_multiplier": 0.0}
+    )
+    for kind in ALGORITHMS.values():
+        if kind.about.noise_proposal is not None:
+            changes = {"algorithm": kind.settings_type.model_construct(name=kind.name)}
+            noise = noise_of(plan.model_copy(update={**changes, "privacy": asked}))
+            return None if noise is None else kind.about.noise_proposal(n_items, noise)
+    return None
+
+
 def _opens_updates(plan: Plan) -> bool:
     """Return whether the coordinator and one client together can open a single update.
 
@@ -324,7 +365,8 @@ def privacy_warnings(plan: Plan, n_users: int) -> list[str]:
             "in data.path. A mechanism that reveals one of them would satisfy it. Set it below "
             f"{0.1 / n_users:.1g}."
         )
-    if mechanism.most_sums is not None and mechanism.most_sums < plan.rounds.total:
+    planned = mechanism.releases(plan.rounds.total, plan.rounds.total)
+    if mechanism.most_sums is not None and mechanism.most_sums < planned:
         found.append(
             f"The budget pays for {mechanism.most_sums} of {plan.rounds.total} training rounds, "
             "then the run ends (exit code 4). Raise privacy.noise_multiplier, or omit it."

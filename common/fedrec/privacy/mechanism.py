@@ -136,6 +136,9 @@ class Mechanism:
         rounds_per_user: largest number of rounds in which a user takes part.
         epsilon, delta: the budget.
         divisor: the divisor of sums, which replaces the number of users.
+        in_parts: whether all sums of a run are parts of one release. A user's contributions to all
+            of them are one vector, which is clipped to `bound` as a whole. A part that is drawn
+            again has new noise, and counts as a release of its own.
     """
 
     kind: Literal["gaussian", "laplace"]
@@ -147,10 +150,17 @@ class Mechanism:
     epsilon: float
     delta: float
     divisor: float
+    in_parts: bool = False
 
     @cached_property
     def cost(self) -> Spent:
-        """The cost of one round for a user that takes part in it."""
+        """The cost of one release for a user that takes part in it.
+
+        Parts of one release together cost what a single sum of the whole vector does. This also
+        holds if values of a part depend on the noisy sums before it. Under adaptive composition,
+        the mu^2 = |x_i|^2 / deviation^2 of a user's parts add up, to bound^2 / deviation^2 at most
+        (Dong, Roth and Su, "Gaussian Differential Privacy", 2022).
+        """
         return self._cost(self.noisy)
 
     def _cost(self, noisy: int) -> Spent:
@@ -206,8 +216,20 @@ class Mechanism:
             return discrete_laplace(self.share, length, source)
         return discrete_gaussian(self.share, length, source)
 
+    def releases(self, n_sums: int, n_published: int) -> int:
+        """Return how many releases some noisy sums are, at most.
+
+        Args:
+            n_sums: noisy sums, whether they were published or not.
+            n_published: those that were published. If sums are parts of one release, only these are
+                certainly different parts.
+        """
+        if not self.in_parts:
+            return n_sums
+        return min(1, n_sums) + max(0, n_sums - max(1, n_published))
+
     def spent(self, n_sums: int) -> Spent:
-        """Return the cost of this number of sums for the user that is in most of them."""
+        """Return the cost of this number of releases for the user that is in most of them."""
         return self.cost.times(min(n_sums, self.rounds_per_user))
 
     def epsilon_after(self, n_sums: int) -> float:
@@ -224,7 +246,7 @@ class Mechanism:
 
     @cached_property
     def most_sums(self) -> int | None:
-        """The number of sums within the budget, or None if the limit on rounds already keeps it."""
+        """The number of releases within the budget, or None if `rounds_per_user` keeps it."""
         if self.spent(self.rounds_per_user).fits(self.epsilon, self.delta):
             return None
         low, high = 0, self.rounds_per_user

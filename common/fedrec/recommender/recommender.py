@@ -9,7 +9,7 @@ the result of `Algorithm.fold_in` for the whole history. If an algorithm keeps u
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.data.catalogue import Catalogue
-from fedrec.errors import CatalogueMismatch, DataError, StorageError
+from fedrec.errors import CatalogueMismatch, DataError, NoInformation, StorageError
 from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
 from fedrec.ids import RoundId, id_text
 from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.schema import Plan
 from fedrec.recommender.model_file import MODEL_NAME, USERS_NAME, ModelFile, UsersFile, check_model
 from fedrec.recommender.ranking import (
     Ids,
@@ -38,6 +39,30 @@ from fedrec.recommender.tail import LocalTail, TailFigures
 CATALOGUE_NAME = "catalogue.csv"
 _NOTHING = np.empty(0, dtype=np.int64)
 _USERS_AT_ONCE = 256
+
+
+def check_information(
+    plan: Plan, serving: Mapping[str, NDArray[np.float32]], active: NDArray[np.int64]
+) -> None:
+    """Refuse what an algorithm without users' vectors serves if it is the same for all items.
+
+    Raises:
+        NoInformation: it is. The message names the settings to change.
+    """
+    rows = (values if len(active) == len(values) else values[active] for values in serving.values())
+    if any((values[1:] != values[:-1]).any() for values in rows):
+        return
+    if plan.privacy.mechanism == "none":
+        raise NoInformation(
+            "The model gives all items the same score: the sums that it needs are not complete.",
+            remedy="Wait until more rounds are published.",
+        )
+    raise NoInformation(
+        "The model gives all items the same score: what users contributed does not rise above the "
+        f"noise of privacy.epsilon = {plan.privacy.epsilon:g}.",
+        remedy="Train with more users or a larger privacy.epsilon. `fedrec check` proposes "
+        "settings for an epsilon.",
+    )
 
 
 class Recommender:
@@ -123,8 +148,25 @@ class Recommender:
 
     @cached_property
     def _serving(self) -> dict[str, NDArray[np.float32]]:
-        """The tensors with which the algorithm scores, made on first use."""
-        return self._algorithm.serving(self._model.shared, np.nonzero(self._active)[0])
+        """The tensors with which the algorithm scores, made on first use.
+
+        Raises:
+            NoInformation: they give all items the same score.
+        """
+        active = np.nonzero(self._active)[0]
+        found = self._algorithm.serving(self._model.shared, active)
+        if not (self._algorithm.kept_scores or self._keeps_vectors):
+            check_information(self._model.plan, found, active)
+        return found
+
+    def check_information(self) -> None:
+        """Refuse a model that gives all items the same score, if no user has a vector.
+
+        Raises:
+            NoInformation: it does.
+        """
+        if not (self._algorithm.kept_scores or self._keeps_vectors):
+            _ = self._serving
 
     @cached_property
     def _keeps_vectors(self) -> bool:

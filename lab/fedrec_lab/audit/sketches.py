@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms.sketched_weights import drawn_directions, orthonormal
 from fedrec.data.splits import UserSplit
-from fedrec.errors import SettingsError
 from fedrec.plan.schema import Plan
-from fedrec_lab.audit.sums import AuditCount, AuditReport, pair_counts_of
+from fedrec_lab.audit.sums import AuditCount, AuditReport, check_exact, pair_counts_of
 
 _MOST_ROWS = 128
 _MOST_ENTRIES = 64
@@ -150,12 +149,7 @@ def audit_sketches(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
     Raises:
         SettingsError: the sums have noise.
     """
-    if plan.privacy.mechanism != "none":
-        raise SettingsError(
-            f"privacy.mechanism is {plan.privacy.mechanism!r}: no pair count can be decoded from "
-            "sums with noise on every value.",
-            remedy="Audit the noise itself with `fedrec audit --only dp`.",
-        )
+    check_exact(plan)
     # The algorithm defines the number of directions and of sums.
     settings = plan.algorithm.model_dump()
     most, sums = int(settings["dim"]), int(settings["sums"])

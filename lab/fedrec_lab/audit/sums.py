@@ -190,8 +190,27 @@ def determined_users(
     )
 
 
+def check_exact(plan: Plan) -> None:
+    """Refuse sums with noise.
+
+    Raises:
+        SettingsError: the plan has noise.
+    """
+    if plan.privacy.mechanism != "none":
+        raise SettingsError(
+            f"privacy.mechanism is {plan.privacy.mechanism!r}: no pair count can be decoded from "
+            "sums with noise on every value.",
+            remedy="Audit the noise itself with `fedrec audit --only dp`.",
+        )
+
+
 def audit_pairs(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
-    """Return the users whose training items follow from pair counts. See the module's docstring."""
+    """Return the users whose training items follow from pair counts. See the module's docstring.
+
+    Raises:
+        SettingsError: the sums have noise.
+    """
+    check_exact(plan)
     least = plan.federation.minimum_item_users
     active, pointers, items = _counted(users, n_items, least)
     sizes = np.diff(pointers)

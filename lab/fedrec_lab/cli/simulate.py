@@ -24,7 +24,7 @@ from fedrec.cli.flags import (
     values_of,
 )
 from fedrec.cli.terminal import INTERRUPTED, Result
-from fedrec.errors import PrivacyBudgetSpent, SettingsError
+from fedrec.errors import FedrecError, PrivacyBudgetSpent, SettingsError
 from fedrec_lab.reports.round_progress import StopRequest, round_progress
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ def simulate(
         )
         result = with_tail(result)
         record_simulation(result, run)
-    failure = None
+    failure: FedrecError | None = result.uninformed
     if result.budget_spent:
         failure = PrivacyBudgetSpent(
             f"The run ended after {len(result.rounds)} rounds: another training round would exceed "

@@ -58,7 +58,8 @@ class Guarantee:
         adjacency: how neighbouring federations differ.
         sums: the number of noisy sums, published or not.
         sums_per_user: the most of them that one user took part in.
-        rho: cost of one sum (zero-concentrated differential privacy).
+        rho: cost of one sum, or of the release whose parts sums are (zero-concentrated differential
+            privacy).
         clip: largest L2 norm of a user's contribution, in grid steps.
         share: deviation (gaussian) or scale (laplace) of one client's noise, in grid steps.
         honest_clients: the least number of honest noise shares in a sum.
@@ -134,27 +135,27 @@ def ledger_of(
     if not simulated and plan.update.indices == "clear":
         where += f" It also sees, in every round, {exposure_of(plan)}."
     n_trained = sum(report.kind == "train" for report in rounds)
-    mechanism = mechanism_of(plan)
+    n_sums, mechanism = max(n_trained, n_charged), mechanism_of(plan)
     promised: tuple[str, ...] = (NO_DIFFERENTIAL_PRIVACY,)
     if mechanism is not None:
-        promised = privacy_statements(plan, max(n_trained, n_charged), n_items)
+        promised = privacy_statements(plan, mechanism.releases(n_sums, n_trained), n_items)
     return Ledger(
         format=_FORMAT,
         differential_privacy=mechanism is not None,
         statements=(*promised, where),
         protection=plan.protection.name,
         releases=releases,
-        guarantee=_guarantee(mechanism, max(n_trained, n_charged)),
+        guarantee=_guarantee(mechanism, n_sums, n_trained),
     )
 
 
-def _guarantee(mechanism: Mechanism | None, n_sums: int) -> Guarantee | None:
+def _guarantee(mechanism: Mechanism | None, n_sums: int, n_published: int) -> Guarantee | None:
     if mechanism is None:
         return None
-    cost = mechanism.cost
+    cost, releases = mechanism.cost, mechanism.releases(n_sums, n_published)
     return Guarantee(
         mechanism=mechanism.kind,
-        epsilon=mechanism.epsilon_after(n_sums),
+        epsilon=mechanism.epsilon_after(releases),
         delta=mechanism.delta,
         unit="user",
         adjacency="one user's whole data, present or absent",

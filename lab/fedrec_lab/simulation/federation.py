@@ -13,9 +13,16 @@ from fedrec.clock import Clock
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
 from fedrec.environment import provenance_of
-from fedrec.errors import InternalError, SettingsError, SumOutOfBounds, TrainingError
+from fedrec.errors import (
+    InternalError,
+    NoInformation,
+    SettingsError,
+    SumOutOfBounds,
+    TrainingError,
+)
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
+from fedrec.model.state import SharedState
 from fedrec.model.tables import room_in
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.exposure import check_users
@@ -25,6 +32,7 @@ from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import Cells, cells_in_use, held_in_cells
 from fedrec.protection import PROTECTIONS, Protection, VectorSpec
 from fedrec.protection.rehearsal import check_summands, rehearse
+from fedrec.recommender.recommender import check_information
 from fedrec.settings.schema import Settings
 from fedrec.training.evaluator import Segments
 from fedrec.training.learner import Contribution
@@ -112,8 +120,11 @@ class PrivacyAccount:
     @property
     def allows_another(self) -> bool:
         """Whether the budget has room for one more sum."""
-        most = None if self._mechanism is None else self._mechanism.most_sums
-        return most is None or self._n_sums < most
+        if self._mechanism is None or self._mechanism.most_sums is None:
+            return True
+        # No part is drawn again: a simulation abandons no round.
+        another = self._mechanism.releases(self._n_sums + 1, self._n_sums + 1)
+        return another <= self._mechanism.most_sums
 
     def participants(self, kind: RoundKind, round_id: RoundId) -> NDArray[np.bool_] | None:
         """Return the users that take part in a round, bool (n_users,), or None for all."""
@@ -375,8 +386,21 @@ class SimulatedFederation:
             finished=self.finished,
             provenance=self._provenance,
             budget_spent=self.budget_spent,
+            uninformed=self._uninformed(best.shared) if self.finished else None,
             n_clients=len(self._parties),
         )
+
+    def _uninformed(self, shared: SharedState) -> NoInformation | None:
+        """Return the error of a noisy version that gives all items the same score."""
+        server = self._learner.server
+        if not self._account.is_on or server.algorithm.keeps_vectors:
+            return None
+        active = server.active_items(shared)
+        try:
+            check_information(self._plan, server.algorithm.serving(shared, active), active)
+        except NoInformation as error:
+            return error
+        return None
 
     def _refreshed(self, version: Version) -> Version:
         private = self._learner.local.refreshed(version.shared, self._users, version.private)

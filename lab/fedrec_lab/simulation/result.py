@@ -15,6 +15,7 @@ from fedrec.data.catalogue import Catalogue
 from fedrec.data.interactions import user_groups
 from fedrec.data.splits import UserSplit
 from fedrec.environment import Provenance
+from fedrec.errors import NoInformation
 from fedrec.evaluation.chance import no_learning_rates
 from fedrec.evaluation.metrics import MetricSums, Protocol, Rates, Split, rates_of_ranks
 from fedrec.evaluation.protocols import held_out_ranks
@@ -148,6 +149,7 @@ class SimulationResult(Tabular):
         finished: whether the federation reached its end.
         provenance: the training path and arithmetic, with accepted changes.
         budget_spent: whether it ended because a further round would exceed the privacy budget.
+        uninformed: why the best version must not be used under noise, or None if it may.
         n_clients: parties among which the users were divided.
         tail: what their own scores change, see `with_tail`.
     """
@@ -162,6 +164,7 @@ class SimulationResult(Tabular):
     finished: bool
     provenance: Provenance
     budget_spent: bool = False
+    uninformed: NoInformation | None = None
     n_clients: int = 1
     tail: SilosTail | None = None
 

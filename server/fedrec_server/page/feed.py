@@ -261,7 +261,7 @@ def _about(plan: Plan) -> dict[str, Any]:
             "epsilon": mechanism.epsilon,
             "delta": mechanism.delta,
             "most_sums": mechanism.most_sums,
-            "rounds_per_user": mechanism.rounds_per_user,
+            "rounds_per_user": min(mechanism.rounds_per_user, plan.rounds.total),
         }
     return {
         "federation": plan.federation.name,

@@ -216,7 +216,9 @@ def open_round(state: State, tick: Tick) -> Step:
         reason = "the operator stopped the run" if state.stop_asked else "all rounds are published"
         return finish(state, reason, failed=False, now=tick.now)
     most = state.rules.most_sums
-    if kind == "train" and most is not None and state.charged >= most:
+    # Only sums that were not published may be the same part as the next one.
+    drawn = state.charged - (state.trained if state.rules.in_parts else 0)
+    if kind == "train" and most is not None and drawn >= most:
         reason = f"{BUDGET_SPENT}: {state.charged} noisy sums, {state.rules.budget}"
         return finish(state, reason, failed=True, now=tick.now)
     # If the clock is set back, the pause must not last longer.

@@ -114,6 +114,7 @@ class Rules:
         steps: the messages that every client of a round sends.
         vector_seconds: the time in which a slow line uploads a vector.
         most_sums: the number of noisy sums that the privacy budget allows, or None if unlimited.
+        in_parts: whether they are parts of one release, of which that many may be drawn.
         budget: the privacy budget in words, or empty if sums are exact.
         charges_updates: whether each noisy update is a release, because the coordinator may read
             it. If false, the sum is the release, once it can be opened.
@@ -138,6 +139,7 @@ class Rules:
     steps: Steps = ONE_STEP
     vector_seconds: float = 0.0
     most_sums: int | None = None
+    in_parts: bool = False
     budget: str = ""
     charges_updates: bool = False
     exact: bool = False

@@ -260,6 +260,49 @@ def test_under_noise_nobody_is_counted(tmp_path):
         assert store.state.counted is None
 
 
+@dataclass
+class NoisyClient(Client):
+    """The same under noise, which is left out, with counts of 50 users for each item."""
+
+    name: str = "ease"
+
+    def learner(self):
+        plan = plan_of(
+            federation={"seed": 5, "maximum_users": 256, "minimum_item_users": 1},
+            algorithm={"name": "ease"},
+            update={"structure": "dense"},
+            rounds={"total": 3},
+            privacy={"mechanism": "gaussian", "epsilon": 100.0, "expected_users": 1e4},
+        )
+        return Learner(plan, len(self.items), device="cpu")
+
+    def start(self, learner):
+        first = super().start(learner)
+        counts = np.full(len(self.items), 50.0)
+        return replace(first.with_tensors(pairs=counts), trained=1)
+
+
+def test_a_history_is_frozen_at_the_first_part_of_a_release(tmp_path):
+    client, before = NoisyClient(tmp_path), people(0, 14)
+    trained = client.sends("train", before)
+    assert trained.any()
+    after = {**before, **people(14, 40)}
+    after["user 03"] = [*after["user 03"], 20]
+    del after["user 05"]
+    # The same run, started anew: nothing changes, and nobody comes or goes.
+    assert np.array_equal(client.sends("train", after), trained)
+    client.run = "second"
+    assert not np.array_equal(client.sends("train", after), trained)
+    # One user differs, which makes former counts apply only to exact sums.
+    client.run, changed = "third", dict(after)
+    del changed["user 07"]
+    assert not np.array_equal(client.sends("train", changed), client_of(tmp_path, after))
+
+
+def client_of(folder, histories):
+    return NoisyClient(folder / "elsewhere", run="third").sends("train", histories)
+
+
 def test_it_is_kept_as_it_is_and_nothing_else_is_read():
     users = users_of(people(0, 3))
     for whole in (False, True):
@@ -293,18 +336,18 @@ def mechanism(**privacy):
     return found
 
 
-def after(ledger, by, run, *who):
-    return ledger.charged(by.cost, run, USERS, np.array(who))
+def after(ledger, by, run, *who, part=0):
+    return ledger.charged(by, run, USERS, np.array(who), part)
 
 
 def test_a_user_stops_at_the_cap():
     by, ledger = mechanism(rounds_per_user=2), PrivacyLedger()
     ledger = after(ledger, by, "first", True, False, True)
-    assert ledger.affordable(by, "first", USERS, None).tolist() == [True, True, True]
+    assert ledger.affordable(by, "first", USERS, None, 0).tolist() == [True, True, True]
     ledger = after(ledger, by, "first", True, False, False)
-    assert ledger.affordable(by, "first", USERS, None).tolist() == [False, True, True]
+    assert ledger.affordable(by, "first", USERS, None, 0).tolist() == [False, True, True]
     asked = np.array([True, False, True])
-    assert ledger.affordable(by, "first", USERS, asked).tolist() == [False, False, True]
+    assert ledger.affordable(by, "first", USERS, asked, 0).tolist() == [False, False, True]
 
 
 def test_another_run_goes_on_counting():
@@ -312,9 +355,9 @@ def test_another_run_goes_on_counting():
     by, ledger = mechanism(rounds_per_user=2), PrivacyLedger()
     for _ in range(2):
         ledger = after(ledger, by, "first", True, False, False)
-    assert ledger.affordable(by, "second", USERS, None).tolist() == [False, True, True]
+    assert ledger.affordable(by, "second", USERS, None, 0).tolist() == [False, True, True]
     twice = mechanism(rounds_per_user=2, epsilon=16.0, noise_multiplier=4.0)
-    assert ledger.affordable(twice, "second", USERS, None).all()
+    assert ledger.affordable(twice, "second", USERS, None, 0).all()
     ledger = after(ledger, twice, "second", True, True, False)
     assert ledger.accounts[USERS[0]].spent == by.cost.times(2) + twice.cost
     assert ledger.accounts[USERS[0]].rounds == 1
@@ -325,9 +368,75 @@ def test_a_budget_below_the_cap_counts_as_well():
     by = mechanism(rounds_per_user=9, noise_multiplier=4.0, epsilon=2.1)
     ledger = PrivacyLedger()
     for _ in range(4):
-        assert ledger.affordable(by, "run", USERS, None)[0]
+        assert ledger.affordable(by, "run", USERS, None, 0)[0]
         ledger = after(ledger, by, "run", True, False, False)
-    assert not ledger.affordable(by, "run", USERS, None)[0]
+    assert not ledger.affordable(by, "run", USERS, None, 0)[0]
+
+
+def one_release(**privacy):
+    found = mechanism_of(
+        plan_of(
+            algorithm={"name": "ease"},
+            update={"structure": "dense"},
+            rounds={"total": 4},
+            privacy={"mechanism": "gaussian", **privacy},
+        )
+    )
+    assert found is not None and found.in_parts
+    return found
+
+
+def spent_of(ledger):
+    return [ledger.accounts[user].spent for user in USERS if user in ledger.accounts]
+
+
+def test_all_parts_of_a_release_are_paid_once():
+    by, ledger = one_release(), PrivacyLedger()
+    for part in range(4):
+        assert ledger.affordable(by, "run", USERS, None, part).all()
+        ledger = after(ledger, by, "run", True, True, True, part=part)
+        assert spent_of(ledger) == [by.cost] * 3
+    assert by.cost.epsilon(by.delta) == pytest.approx(8.0, rel=1e-3)
+
+
+def test_a_part_that_is_drawn_again_is_paid_again():
+    """The budget of 8 pays for one release; one of 16 for two releases, and not for three."""
+    by, ledger = one_release(), PrivacyLedger()
+    for part in (0, 1):
+        ledger = after(ledger, by, "run", True, True, True, part=part)
+    for again in (0, 1):
+        assert not ledger.affordable(by, "run", USERS, None, again).any()
+    assert ledger.affordable(by, "run", USERS, None, 2).all()
+    more = one_release(epsilon=16.0, noise_multiplier=by.deviation / by.bound)
+    assert more.cost.times(2).fits(16.0, more.delta) and not more.cost.times(6).fits(16.0, 1e-5)
+    for draws in range(2, 7):
+        may = ledger.affordable(more, "run", USERS, None, 1)
+        assert may.all() == more.cost.times(draws).fits(16.0, more.delta)
+        if may.all():
+            ledger = after(ledger, more, "run", True, True, True, part=1)
+            assert spent_of(ledger) == [by.cost + more.cost.times(draws - 1)] * 3
+    # Another run is another release.
+    assert not ledger.affordable(by, "another", USERS, None, 2).any()
+
+
+def test_who_comes_later_pays_at_the_first_part_and_keeps_it_when_written():
+    by, ledger = one_release(), PrivacyLedger()
+    ledger = after(ledger, by, "run", True, False, True, part=0)
+    ledger = after(ledger, by, "run", True, True, False, part=1)
+    ledger = PrivacyLedger.from_bytes(ledger.to_bytes())
+    assert [ledger.accounts[user].rounds for user in USERS] == [2, 2, 1]
+    assert spent_of(ledger) == [by.cost] * 3
+    ledger = after(ledger, by, "run", True, True, True, part=2)
+    assert spent_of(ledger) == [by.cost] * 3
+
+
+@pytest.mark.parametrize(
+    ("n_sums", "n_published", "paid"),
+    [(0, 0, 0), (1, 0, 1), (1, 1, 1), (2, 0, 2), (2, 2, 1), (3, 2, 2), (4, 4, 1), (6, 4, 3)],
+)
+def test_sums_that_were_not_published_may_be_the_same_part(n_sums, n_published, paid):
+    assert one_release().releases(n_sums, n_published) == paid
+    assert mechanism().releases(n_sums, n_published) == n_sums
 
 
 def test_it_survives_being_written():

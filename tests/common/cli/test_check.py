@@ -26,6 +26,7 @@ def test_the_keys_of_its_json_are_stable(fedrec, settings_file, monkeypatch):
         "cells",
         "sets",
         "privacy",
+        "proposal",
         "own_floor",
         "private",
         "warnings",

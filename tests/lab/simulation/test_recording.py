@@ -84,7 +84,7 @@ def test_a_catalogue_larger_than_the_algorithm_takes_is_recorded(
     settings_of, data, tmp_path, monkeypatch
 ):
     """The rows of the items that enough users hold are few enough; the catalogue's are not."""
-    monkeypatch.setattr(ease, "_MOST_PAIRS_AT_ONCE", 256 * 255 // 2)
+    monkeypatch.setattr(ease, "MOST_PAIRS_AT_ONCE", 256 * 255 // 2)
     users, catalogue = data
     larger = catalogue.append([f"never held {number}" for number in range(300)])
     settings = settings_of(update={"structure": "dense"}, rounds={"total": 2})

@@ -1,0 +1,110 @@
+"""NDCG under noise against epsilon: ease, its counts alone, and sketch, of three clients.
+
+One client of three is taken to collude. Noise is drawn anew in every run, so each line has the mean
+of several draws and their standard deviation. Nothing is chosen on data: ease follows its rule, and
+sketch has the settings of `docs/explanation/differential-privacy.md`.
+
+    python benchmarks/bench_noise.py u.data --columns user,item,rating,timestamp
+    python benchmarks/bench_noise.py interactions.csv --epsilon 1 --draws 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from measuring import describe_machine
+
+from fedrec.data.source import read_users
+from fedrec.plan.privacy import privacy_price
+from fedrec.settings.schema import Settings
+from fedrec_lab.simulation.runner import simulate
+
+Sections = Mapping[str, Mapping[str, Any]]
+
+
+def systems(options: argparse.Namespace) -> Iterator[tuple[str, Sections]]:
+    """Yield the compared settings, by name."""
+    yield (
+        "ease, counts and pairs",
+        {"algorithm": {"name": "ease"}, "rounds": {"total": options.rounds}},
+    )
+    yield "ease, counts alone", {"algorithm": {"name": "ease"}, "rounds": {"total": 1}}
+    sketch = {"name": "sketch", "dim": options.dim, "form": "plain"}
+    yield (
+        f"sketch, k = {options.dim}, lambda {options.regularisation:g}",
+        {
+            "algorithm": {**sketch, "regularisation": options.regularisation},
+            "rounds": {"total": 2},
+        },
+    )
+
+
+def main() -> None:
+    """Print a line for each epsilon and system."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", help="as data.path")
+    parser.add_argument("--columns", help="of a file without a header, as data.columns")
+    parser.add_argument("--epsilon", default="1,3,10")
+    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2, help="rounds.total of ease")
+    parser.add_argument("--dim", type=int, default=32, help="k of sketch")
+    parser.add_argument("--regularisation", type=float, default=1.0, help="lambda of sketch")
+    parser.add_argument("--only", default="", help="systems whose names contain this")
+    options = parser.parse_args()
+    print(describe_machine())
+    data = {"path": options.file, "minimum_interactions": 1}
+    if options.columns:
+        data["columns"] = options.columns
+    users = catalogue = None
+    for epsilon in map(float, options.epsilon.split(",")):
+        for name, sections in systems(options):
+            if options.only not in name:
+                continue
+            fields = {
+                "federation": {"minimum_item_users": 1, "maximum_users": 16_384},
+                "update": {"structure": "dense"},
+                "privacy": {
+                    "mechanism": "gaussian",
+                    "epsilon": epsilon,
+                    "expected_users": 1.0 if users is None else float(len(users)),
+                },
+                "rounds": {"minimum_clients": 3},
+                "client": {"device": "cpu"},
+                "data": data,
+            }
+            merged = {key: {**fields.get(key, {}), **sections.get(key, {})} for key in fields}
+            merged["algorithm"] = dict(sections["algorithm"])
+            settings = Settings.model_validate(merged)
+            if users is None or catalogue is None:
+                users, catalogue = read_users(settings.data, reader="a benchmark")
+                print(f"{len(users)} users, {len(catalogue)} items")
+                privacy = settings.privacy.model_copy(update={"expected_users": float(len(users))})
+                settings = settings.model_copy(update={"privacy": privacy})
+            price = privacy_price(settings.plan, len(catalogue))
+            assert price is not None
+            began, found, hits = time.perf_counter(), [], []
+            for _ in range(options.draws):
+                result = simulate(settings, users=users, catalogue=catalogue)
+                report = result.best_report
+                rates = None if report is None else report.test
+                # A model without information is refused: it recommends nothing.
+                none = result.uninformed is not None or rates is None
+                found.append(0.0 if none else rates.ndcg)
+                hits.append(0.0 if none else rates.hr)
+            seconds = (time.perf_counter() - began) / options.draws
+            deviation = float(np.std(found, ddof=1)) if options.draws > 1 else math.nan
+            print(
+                f"epsilon {epsilon:g} (accounted {price.facts['epsilon']:.4g})  {name}: NDCG@10 "
+                f"{np.mean(found):.4f} (deviation {deviation:.4f}), HR@10 {np.mean(hits):.4f}; "
+                f"{seconds:.0f} s a run",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
