@@ -233,6 +233,18 @@ def test_the_seventeenth_cell_is_not_paused(tmp_path, key, n_paused, spoilers, m
     assert len(said.paused) == len(spoilers)
 
 
+def test_the_sixteenth_cell_is_paused(tmp_path, key, monkeypatch):
+    world = AuthorityWorld(tmp_path, n_puppets=9, **PLAN)
+    spoilt(world, inflated_row, monkeypatch, 8)
+    bad = world.honest_round(2)
+    world.run_revealer(Wait)
+    with OpenedSums(world.keys.revealer.folder / STATE_FOLDER) as store:
+        store.record_paused(RoundId(1), tuple(range(100, 115)), b"", newest=1)
+    world.run_revealer(lambda: world.reveal(bad))
+    assert world.link.declined == []
+    assert len(state_of(world).paused) == 16
+
+
 def test_where_all_cells_are_needed_nothing_is_taken_apart(tmp_path, key, monkeypatch):
     world = AuthorityWorld(tmp_path, n_puppets=6, rounds={"minimum_clients": 6}, **PLAN)
     spoilt(world, inflated_row, monkeypatch, 5)
