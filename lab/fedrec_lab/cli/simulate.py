@@ -24,7 +24,7 @@ from fedrec.cli.flags import (
     values_of,
 )
 from fedrec.cli.terminal import INTERRUPTED, Result
-from fedrec.errors import FedrecError, PrivacyBudgetSpent, SettingsError
+from fedrec.errors import FedrecError, NoInformation, PrivacyBudgetSpent, SettingsError
 from fedrec_lab.reports.round_progress import StopRequest, round_progress
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def run_seeds(
         )
         typer.echo(f"Seed {result.seed} stopped. To resume: {shlex.join(again)}", err=True)
     is_stopped = unfinished or len(results) < len(seeds)
+    empty = [f"Seed {each.seed}: {each.uninformed}" for each in results if each.uninformed]
     measured = settings.evaluation
     return Result(
         content={
@@ -159,6 +160,11 @@ def run_seeds(
             ],
         },
         text=_text_of_seeds(results, measured),
+        failure=NoInformation(
+            " ".join(empty), remedy="`fedrec check` proposes settings for an epsilon."
+        )
+        if empty
+        else None,
         exit_code=INTERRUPTED if is_stopped else 0,
     )
 

@@ -69,6 +69,7 @@ class SeedResult:
         n_rounds: number of rounds.
         rows: the result table on test, the model first. Empty for a trial.
         validation: the results of a finished trial on validation, or None.
+        uninformed: why the version must not be used under noise, or empty if it may.
     """
 
     seed: int
@@ -78,6 +79,7 @@ class SeedResult:
     n_rounds: int
     rows: tuple[ResultRow, ...] = ()
     validation: OnValidation | None = None
+    uninformed: str = ""
 
     def to_json(self) -> str:
         """Return it as JSON. Floats keep all their digits."""
@@ -432,6 +434,7 @@ def run_seed(
         n_rounds=len(result.rounds),
         rows=() if job.is_trial else result.rows(),
         validation=_on_validation(result) if job.is_trial and result.finished else None,
+        uninformed="" if result.uninformed is None else result.uninformed.message,
     )
 
 

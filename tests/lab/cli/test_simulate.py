@@ -65,6 +65,25 @@ def test_protecting_changes_no_bit_of_the_result(fedrec, settings_file):
     }  # fmt: skip
 
 
+def test_a_model_of_noise_alone_is_refused_with_a_remedy(fedrec, tmp_path, interactions_file):
+    path = tmp_path / "noise.toml"
+    ease = ("--algorithm", "ease", "--clients", 3)
+    assert fedrec("init", path, "--data", interactions_file, *ease).code == 0
+    noise = sets("privacy.mechanism=gaussian", "privacy.epsilon=0.2", "rounds.total=2")
+    few = sets("federation.minimum_item_users=1")
+    trained = fedrec("simulate", path, *noise, *few)
+    assert trained.code == 1, trained.err
+    assert "privacy.epsilon = 0.2" in trained.err and "fedrec check" in trained.err
+    items = (tmp_path / "data" / "catalogue.csv").read_text().splitlines()
+    run = trained.out.splitlines()[-1]
+    refused = fedrec("recommend", run, "--history", items[2].split(",")[0])
+    assert refused.code == 1
+    assert "privacy.epsilon = 0.2" in refused.err
+    seeds = fedrec("simulate", path, *noise, *few, "--seeds", "1,2", "--jobs", 1)
+    assert seeds.code == 1, seeds.err
+    assert "Seed 1: " in seeds.err and "Seed 2: " in seeds.err
+
+
 def test_exposing_clients_takes_a_flag(fedrec, tmp_path, interactions_file):
     path = tmp_path / "ease.toml"
     ease = ("--algorithm", "ease", "--clients", 3)
@@ -155,7 +174,7 @@ def test_a_spent_budget_has_its_exit_code(fedrec, settings_file, interactions_fi
     asked = (
         "privacy.mechanism=gaussian",
         "privacy.noise_multiplier=4",
-        "privacy.epsilon=1.5",
+        "privacy.epsilon=0.2",
         "privacy.rounds_per_user=0",
         "rounds.total=4",
         "protection.name=bfv",
