@@ -204,7 +204,7 @@ class GPFedRec(TrainedAlgorithm):
     @property
     def decay(self) -> float:
         """The derivative of mu mean(D^2) with respect to a value of D, divided by the value."""
-        return 2.0 * self.settings.pull / (self.n_items * self.settings.dim)
+        return 2.0 * self.settings.pull / (max(1, self.n_items) * self.settings.dim)
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
         """Return one simultaneous step per minibatch."""

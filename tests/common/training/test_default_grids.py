@@ -23,12 +23,13 @@ pytestmark = pytest.mark.slow
 
 N_ITEMS, NEAR, ROUNDS = 40, 1e-5, (RoundId(2), RoundId(3))
 RANGES = {
-    "pfedrec": (256.0, 1e-4), "fedrap": (4.0, NEAR), "sketch": (0.0, 1e-4),
+    "pfedrec": (256.0, 1e-4), "fedrap": (4.0, NEAR), "sketch": (0.0, 1e-4), "fedals": (0.0, 3e-5),
     "perfedrec": (0.0, 1e-3), "pfedgraph": (0.0, 1e-3),
 }  # fmt: skip
 """An `update.clip` that clips nothing here, as the default does (0: the default), and how near the
 default number of fraction bits comes then; as near as 1e-5, sums of sketch would take twice as
-many bytes under `none`. Two rounds of Adam move tables by little more than their grid."""
+many bytes under `none`. The systems that fedals solves enlarge what rounding leaves. Two rounds of
+Adam move tables by little more than their grid."""
 CLUSTERED = {"cofedrec"}
 """Clusters of a rounded table may be others, and with them all that follows."""
 FINEST = 36
