@@ -174,7 +174,7 @@ def test_a_spent_budget_has_its_exit_code(fedrec, settings_file, interactions_fi
     asked = (
         "privacy.mechanism=gaussian",
         "privacy.noise_multiplier=4",
-        "privacy.epsilon=0.2",
+        "privacy.epsilon=1.5",
         "privacy.rounds_per_user=0",
         "rounds.total=4",
         "protection.name=bfv",
