@@ -289,7 +289,7 @@ def test_a_history_is_frozen_at_the_first_part_of_a_release(tmp_path):
     after = {**before, **people(14, 40)}
     after["user 03"] = [*after["user 03"], 20]
     del after["user 05"]
-    # The same run, restarted with the same users and items.
+    # Within a run histories are frozen: whoever changed, came or went makes no difference.
     assert np.array_equal(client.sends("train", after), trained)
     client.run = "second"
     assert not np.array_equal(client.sends("train", after), trained)
