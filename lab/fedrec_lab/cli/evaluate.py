@@ -27,7 +27,7 @@ from fedrec.cli.flags import (
 from fedrec.cli.terminal import Result
 from fedrec.durable import write_whole
 from fedrec.errors import SettingsError
-from fedrec_lab.cli.simulate import seeds_of
+from fedrec_lab.cli.simulate import failure_of_seeds, seeds_of
 from fedrec_lab.reports.round_progress import StopRequest, progress_bar
 
 if TYPE_CHECKING:
@@ -241,6 +241,7 @@ def evaluate(
             str(run.path),
         ),
         again=again,
+        failure=failure_of_seeds(result.uninformed),
     )
 
 

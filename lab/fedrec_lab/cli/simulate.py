@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -140,7 +140,6 @@ def run_seeds(
         )
         typer.echo(f"Seed {result.seed} stopped. To resume: {shlex.join(again)}", err=True)
     is_stopped = unfinished or len(results) < len(seeds)
-    empty = [f"Seed {each.seed}: {each.uninformed}" for each in results if each.uninformed]
     measured = settings.evaluation
     return Result(
         content={
@@ -160,13 +159,19 @@ def run_seeds(
             ],
         },
         text=_text_of_seeds(results, measured),
-        failure=NoInformation(
-            " ".join(empty), remedy="`fedrec check` proposes settings for an epsilon."
-        )
-        if empty
-        else None,
+        failure=failure_of_seeds(
+            [f"Seed {each.seed}: {each.uninformed}" for each in results if each.uninformed]
+        ),
         exit_code=INTERRUPTED if is_stopped else 0,
     )
+
+
+def failure_of_seeds(uninformed: Sequence[str]) -> NoInformation | None:
+    """Return the error of seeds whose version under noise must not be used, if there are any."""
+    if not uninformed:
+        return None
+    remedy = "`fedrec check` proposes settings for an epsilon."
+    return NoInformation(" ".join(uninformed), remedy=remedy)
 
 
 def _text_of_seeds(results: list[SeedResult], measured: EvaluationSettings) -> Iterator[str]:
