@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedrec.cli.flags import (
-    CELLS,
     AcceptOtherArithmetic,
     CellsOf,
     SettingsFile,
@@ -23,6 +22,7 @@ from fedrec.cli.flags import (
     read_cells,
     tell_rows,
     values_of,
+    words_of,
 )
 from fedrec.cli.terminal import Result
 from fedrec.durable import write_whole
@@ -218,15 +218,19 @@ def evaluate(
             trained=tables.take if tables is not None else None,
         )
     run.write_results(result.table)
-    again: list[str] = []
-    if not result.finished:
-        again = ["fedrec", "evaluate", str(run.path / "resolved.toml"), "--resume", str(run.path)]
-        again += ["--protocols", protocols, "--seeds", seeds, "--clients", str(n_clients)]
-        again += ["--budget", str(budget)]
-        again += [CELLS, cells] if cells else []
-        again += [] if references else ["--no-references"]
-        again += ["--diagnostics"] if diagnostics else []
-        again += [word for name in skip or () for word in ("--skip", name)]
+    run_again = ["fedrec", "evaluate", str(run.path / "resolved.toml"), "--resume", str(run.path)]
+    run_again += words_of(
+        {
+            "protocols": protocols,
+            "seeds": seeds,
+            "clients": n_clients,
+            "budget": budget,
+            "cells": cells,
+            "no_references": not references,
+            "diagnostics": diagnostics,
+            "skip": skip,
+        }
+    )
     return Result(
         content={
             "run": str(run.path),
@@ -240,7 +244,7 @@ def evaluate(
             *(() if tables is None else (tables.to_text(),)),
             str(run.path),
         ),
-        again=again,
+        again=[] if result.finished else run_again,
         failure=failure_of_seeds(result.uninformed),
     )
 

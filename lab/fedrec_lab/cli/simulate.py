@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.flags import (
-    ACCEPT_EXPOSURE,
-    CELLS,
     AcceptExposure,
     AcceptOtherArithmetic,
     CellsOf,
@@ -22,6 +20,7 @@ from fedrec.cli.flags import (
     read_cells,
     tell_rows,
     values_of,
+    words_of,
 )
 from fedrec.cli.terminal import INTERRUPTED, Result
 from fedrec.errors import FedrecError, NoInformation, PrivacyBudgetSpent, SettingsError
@@ -65,12 +64,14 @@ def resume_command(
     Args:
         clients, cells: the options as given. 0 and an empty string are the command's defaults.
     """
-    command = ["fedrec", "simulate", str(folder / "resolved.toml"), "--resume", str(folder)]
-    command += ["--clients", str(clients)] if clients else []
-    command += [CELLS, cells] if cells else []
-    command += ["--protect"] if protect else []
-    command += [ACCEPT_EXPOSURE] if accept_exposure else []
-    return command
+    flags = {
+        "clients": clients,
+        "cells": cells,
+        "protect": protect,
+        "accept_exposure": accept_exposure,
+    }
+    again = ["fedrec", "simulate", str(folder / "resolved.toml"), "--resume", str(folder)]
+    return [*again, *words_of(flags)]
 
 
 def run_seeds(
