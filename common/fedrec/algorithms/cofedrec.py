@@ -141,7 +141,7 @@ class CoFedRec(TrainedAlgorithm):
         )
         return (
             Parameter("item_embedding", "rows", (dim,), Normal()),
-            Parameter(_LABELS, "rows", (), Constant(_NO_CLUSTER)),
+            Parameter(_LABELS, "rows", (), Constant(_NO_CLUSTER), computed=True),
             own,
             Parameter("user_embedding", "own", (dim,), head, same_for_all_users=True),
             Parameter("user_bias", "own", (), head, same_for_all_users=True),

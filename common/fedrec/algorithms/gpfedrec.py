@@ -164,7 +164,7 @@ class GPFedRec(TrainedAlgorithm):
                     )
                 )
         return (
-            Parameter("item_embedding", "rows", (dim,), Normal()),
+            Parameter("item_embedding", "rows", (dim,), Normal(), computed=True),
             Parameter(
                 _OWN,
                 "own_rows",

@@ -105,6 +105,7 @@ class PFedGraph(TrainedAlgorithm):
     about: ClassVar[About] = ABOUT["pfedgraph"]
     inner_product: ClassVar[bool] = True
     steps_every_row: ClassVar[bool] = True
+    reads_samples: ClassVar[bool] = True
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
