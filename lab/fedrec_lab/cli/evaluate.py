@@ -270,23 +270,13 @@ def _references(wanted: bool, skipped: list[str]) -> tuple[str, ...]:
 
 
 def _folder(settings: Settings, out: Path | None, resume: Path | None) -> RunFolder:
-    from fedrec.errors import StorageError
-    from fedrec_lab.reports.run_folder import RunFolder
+    from fedrec_lab.reports.run_folder import RunFolder, new_folder
 
     if resume is not None:
         return RunFolder.open(resume)
     if out is None:
         return RunFolder.create(settings.output.runs, f"{settings.federation.name}-evaluate")
-    try:
-        if out.is_dir() and any(out.iterdir()):
-            raise SettingsError(
-                f"--out names {out}, which is not empty.",
-                remedy="Name a new folder, or resume in this one with --resume.",
-            )
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{out} cannot be created: {error}.") from error
-    return RunFolder(out)
+    return RunFolder(new_folder(out))
 
 
 class _Lines:
