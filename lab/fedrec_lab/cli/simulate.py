@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.flags import (
-    ACCEPT_EXPOSURE,
-    CELLS,
     AcceptExposure,
     AcceptOtherArithmetic,
     CellsOf,
@@ -22,6 +20,7 @@ from fedrec.cli.flags import (
     read_cells,
     tell_rows,
     values_of,
+    words_of,
 )
 from fedrec.cli.terminal import INTERRUPTED, Result
 from fedrec.errors import FedrecError, NoInformation, PrivacyBudgetSpent, SettingsError
@@ -65,12 +64,14 @@ def resume_command(
     Args:
         clients, cells: the options as given. 0 and an empty string are the command's defaults.
     """
-    command = ["fedrec", "simulate", str(folder / "resolved.toml"), "--resume", str(folder)]
-    command += ["--clients", str(clients)] if clients else []
-    command += [CELLS, cells] if cells else []
-    command += ["--protect"] if protect else []
-    command += [ACCEPT_EXPOSURE] if accept_exposure else []
-    return command
+    flags = {
+        "clients": clients,
+        "cells": cells,
+        "protect": protect,
+        "accept_exposure": accept_exposure,
+    }
+    again = ["fedrec", "simulate", str(folder / "resolved.toml"), "--resume", str(folder)]
+    return [*again, *words_of(flags)]
 
 
 def run_seeds(
@@ -143,7 +144,6 @@ def run_seeds(
         )
         typer.echo(f"Seed {result.seed} stopped. To resume: {shlex.join(again)}", err=True)
     is_stopped = unfinished or len(results) < len(seeds)
-    empty = [f"Seed {each.seed}: {each.uninformed}" for each in results if each.uninformed]
     measured = settings.evaluation
     return Result(
         content={
@@ -163,13 +163,19 @@ def run_seeds(
             ],
         },
         text=_text_of_seeds(results, measured),
-        failure=NoInformation(
-            " ".join(empty), remedy="`fedrec check` proposes settings for an epsilon."
-        )
-        if empty
-        else None,
+        failure=failure_of_seeds(
+            [f"Seed {each.seed}: {each.uninformed}" for each in results if each.uninformed]
+        ),
         exit_code=INTERRUPTED if is_stopped else 0,
     )
+
+
+def failure_of_seeds(uninformed: Sequence[str]) -> NoInformation | None:
+    """Return the error of seeds whose version under noise must not be used, if there are any."""
+    if not uninformed:
+        return None
+    remedy = "`fedrec check` proposes settings for an epsilon."
+    return NoInformation(" ".join(uninformed), remedy=remedy)
 
 
 def _text_of_seeds(results: list[SeedResult], measured: EvaluationSettings) -> Iterator[str]:

@@ -175,7 +175,7 @@ class SimulatedFederation:
         plan = settings.plan
         holders = counted_holders(settings, len(catalogue), users, n_clients)
         check_start(plan, users, len(catalogue), also, holders=holders)
-        if protect:
+        if protect and plan.update.indices == "clear":
             check_users(plan, -(-len(users) // n_clients))
         self._cells = cells_in_use(plan, cells, n_clients)
         self._settings = settings
