@@ -223,7 +223,7 @@ def hold_out(
         by: "last" holds out the last item of each user. "ratio" holds out the latest share of each
             history, rounded down but at least one item. "time" holds out everything from one time
             on, the same for all users, before which all but the share of the interactions are.
-            What users without test items did after it is left out.
+            Later interactions of users without test items are left out.
         share: the share of interactions for test.
         minimum_interactions: users with fewer distinct items are left out.
 

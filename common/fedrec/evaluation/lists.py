@@ -7,8 +7,8 @@ binary relevance, R the number of a user's test items and p(i) the share of user
 - NDCG divides by the gain of min(R, K) hits at the top, discounted by log2(rank + 1);
 - AUC is the share of pairs of a test item and another candidate in the right order, ties counted
   half, averaged over users with the weight R;
-- coverage is the share of the catalogue in any list, novelty the mean of -log2 p over list
-  entries, and Gini the coefficient of the number of lists that each item of the catalogue is in.
+- coverage is the share of the catalogue in any list, and novelty the mean of -log2 p over entries;
+- Gini is the coefficient of the numbers of lists that the catalogue's items are in.
 
 RecBole's metrics have the same values, with its GAUC for AUC. LensKit's have, too, except that its
 recall divides by min(R, K) and its NDCG by default doesn't discount the second rank.
