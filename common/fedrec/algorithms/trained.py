@@ -266,7 +266,7 @@ class TrainedAlgorithm(Algorithm):
         divides_entries = entry.structured and self.structure.counts_entries
         return "entries" if divides_entries else entry.mean
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """The changes of the shared parameters, their divisors, and what users show the server."""
         found = []

@@ -204,6 +204,11 @@ class SimulatedFederation:
         self._evaluation: Mapping[Protocol, MetricSums] = {}
 
     @property
+    def reports(self) -> tuple[RoundReport, ...]:
+        """The rounds so far."""
+        return tuple(self._rounds)
+
+    @property
     def finished(self) -> bool:
         """Whether the last round, which only measures, is over."""
         return len(self._rounds) == self._plan.rounds.published
