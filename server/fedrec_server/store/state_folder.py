@@ -65,11 +65,13 @@ class FormerFolder:
     """The readable content of a former state folder.
 
     Attributes:
+        plan_fingerprint: the plan's, in the form of the release that began the run.
         charged: the number of noisy sums that it counted.
         latest: the headers of members' last updates.
     """
 
     run: str = ""
+    plan_fingerprint: str = ""
     published: RoundId = NO_ROUND
     last_round: RoundId = NO_ROUND
     charged: int = 0
@@ -103,6 +105,7 @@ def _read(rows: sqlite3.Connection) -> FormerFolder:
         last, charged = max(last, before.last_round), charged + before.charged
     return FormerFolder(
         run=run,
+        plan_fingerprint=reading.meta_value(rows, "plan_fingerprint"),
         published=published,
         last_round=last,
         charged=charged,

@@ -6,18 +6,28 @@ import signal
 import sqlite3
 import stat
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fedrec.durable import DiskFull
-from fedrec.errors import FolderInUse, PlanMismatch, StorageError, VersionMismatch
+from fedrec.environment import provenance_of
+from fedrec.errors import (
+    FolderInUse,
+    PlanMismatch,
+    RefusedError,
+    StorageError,
+    VersionMismatch,
+)
 from fedrec.evaluation.metrics import Rates
 from fedrec.follower.database import STATE_FILE, STATE_FORMAT, change_counter, image_of
 from fedrec.follower.stored_state import RunPin
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import room_in
+from fedrec.plan.agreement import plan_to_json
+from fedrec.plan.schema import PLAN_FORM, Plan
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.round.participation import selection_secret
 from fedrec_client.state.client_state import BestModel, ClientState
@@ -349,6 +359,26 @@ def test_the_pin_is_compared(store):
     store.bind(PIN, 1)
     with pytest.raises(PlanMismatch, match="catalogue_fingerprint and users"):
         store.bind(PIN.model_copy(update={"catalogue_fingerprint": "x", "users": "y"}), 1)
+
+
+@pytest.mark.parametrize("form", [1, PLAN_FORM])
+def test_a_run_of_a_former_release_goes_on_with_this_one_s_trainer(tmp_path, form):
+    here = provenance_of(Plan(), "cpu")
+    pin = PIN.model_copy(update={"plan_json": plan_to_json(Plan().in_form(form)).decode()})
+    made = PrivateStore(tmp_path / "former")
+    made.bind(pin, 1, provenance=replace(here, path="trainer 1"))
+    stage(made)
+    if form == PLAN_FORM:
+        with pytest.raises(RefusedError, match="began with trainer 1"):
+            made.go_on(here, accepted=True, now=0.0)
+        return
+    elsewhere = replace(here, arithmetic=replace(here.arithmetic, processor="another"))
+    with pytest.raises(RefusedError, match="other arithmetic"):
+        made.go_on(elsewhere, accepted=False, now=0.0)
+    made.go_on(here, accepted=False, now=0.0)
+    found = reopened(made).state.provenance
+    assert found.path == here.path
+    assert "trainer 1" in found.accepted[0].difference
 
 
 def test_a_private_state_is_checked_before_it_is_read(store):
