@@ -20,7 +20,7 @@ from fedrec.identity.certificates import expires_at
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.roster import Roster
 from fedrec.monitoring import MetricsEndpoint, Monitored, metrics_endpoint
-from fedrec.plan.agreement import plan_of_run
+from fedrec.plan.agreement import check_continued, plan_of_run
 from fedrec.plan.exposure import check_exposure, check_one_process
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.processes import heeded_signals
@@ -134,6 +134,7 @@ class Coordinator:
         keys = _key_epoch(settings.coordinator)
         known = read_former_folder(Path(settings.coordinator.state)).plan_fingerprint
         plan = plan_of_run(settings.plan, known)
+        check_continued(plan)
         federation = Federation.of(plan, catalogue, vectors, keys)
         return cls(
             settings.coordinator,

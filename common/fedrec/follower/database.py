@@ -87,8 +87,7 @@ class StateDatabase:
             check_older(file.readline(), name, former=FOLLOWER.former)
         header = _header(self._path)
         if header:
-            number = int.from_bytes(header[_VERSION])
-            check_format(number, STATE_FORMAT, str(self._path), anew=_ANEW)
+            check_format(database_version(self._path), STATE_FORMAT, str(self._path), anew=_ANEW)
 
     def convert(self) -> None:
         """Make the database from the files of a former format, if there are any.
@@ -106,10 +105,9 @@ class StateDatabase:
             return
         if not self._path.exists():
             raw = older.read_bytes()
-            # Its names and digests, but no secret: those are in other files.
+            tables = _older_tables(folder, raw)
+            # It has names and digests, but no secret: those are in other files.
             keep_backup(folder, raw)
-            tables: dict[Table, Records] = {"run": _older_run(older, raw)}
-            tables["client"] = _older_own(folder)
             write_whole(self._path, image_of(tables), private=True)
         elif not (folder / BACKUP_FILE).exists():
             raise StorageError(
@@ -273,6 +271,23 @@ def check_older(first_line: bytes, name: str, *, former: tuple[int, ...] = ()) -
         check_format(number, STATE_FORMAT, name, anew=_ANEW)
 
 
+def records_in(folder: Path) -> tuple[int, Mapping[Table, Records]]:
+    """Return the format of a folder that nobody uses, and its records. Nothing is changed.
+
+    Raises:
+        VersionMismatch: the folder has a format that this release neither reads nor converts.
+        StorageError: its files are damaged.
+    """
+    database, older = StateDatabase(folder), folder / OLDER_FILE
+    if (folder / STATE_FILE).exists():
+        return STATE_FORMAT, {"run": database.read("run"), "client": database.read("client")}
+    return FOLLOWER.former[-1], _older_tables(folder, older.read_bytes())
+
+
+def _older_tables(folder: Path, raw: bytes) -> Mapping[Table, Records]:
+    return {"run": _older_run(folder / OLDER_FILE, raw), "client": _older_own(folder)}
+
+
 def _older_run(path: Path, raw: bytes) -> Records:
     """Return the records of format 10: a line with its number, a JSON object and a checksum."""
     lines = raw.split(b"\n")
@@ -299,6 +314,11 @@ def _older_own(folder: Path) -> Records:
         if sha256(found["selection_secret"]).digest() != checksum:
             raise damaged(folder / _OLDER_OWN["selection_secret"], "selection_secret")
     return found
+
+
+def database_version(path: Path) -> int:
+    """Return the version in a database's header, without opening the database."""
+    return int.from_bytes(_header(path)[_VERSION])
 
 
 def _header(path: Path) -> bytes:

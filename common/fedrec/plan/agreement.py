@@ -31,15 +31,30 @@ class PlanForm:
         release: the release whose runs have it.
         lacks: sections and fields that it doesn't have.
         trainer: the trainer's version in the fingerprint.
+        changed: returns what sums of a plan mean otherwise since, or an empty string.
     """
 
     release: str
     lacks: tuple[tuple[str, str], ...] = ()
     trainer: int = TRAINER_VERSION
+    changed: Callable[[Plan], str] = lambda plan: ""
+
+
+def _changed_since_0_1(plan: Plan) -> str:
+    if plan.algorithm.name == "sketch":
+        return "sketch rounds its sums to other fractions since"
+    if plan.algorithm.name == "ease" and plan.privacy.mechanism != "none":
+        return "ease under [privacy] clips and charges all its parts as one release since"
+    return ""
 
 
 FORMS: Mapping[int, PlanForm] = {
-    1: PlanForm(release="0.1", lacks=(("federation", "corrupt_cells"),), trainer=1),
+    1: PlanForm(
+        release="0.1",
+        lacks=(("federation", "corrupt_cells"),),
+        trainer=1,
+        changed=_changed_since_0_1,
+    ),
     PLAN_FORM: PlanForm(release="0.2"),
 }
 """All forms that this release reads. New runs have the last one."""
@@ -84,6 +99,22 @@ def plan_of_run(plan: Plan, fingerprint: str) -> Plan:
     """Return a plan in the form that a run's fingerprint was made of, or unchanged if in none."""
     forms = map(plan.in_form, FORMS)
     return next((form for form in forms if plan_fingerprint(form) == fingerprint), plan)
+
+
+def check_continued(plan: Plan) -> None:
+    """Refuse a run whose sums this release would read otherwise than the one that began it.
+
+    Raises:
+        PlanMismatch: they differ. The message says in what.
+    """
+    form = FORMS[plan.form]
+    if why := form.changed(plan):
+        raise PlanMismatch(
+            f"The run began with release {form.release}, and this release can't continue it: "
+            f"{why}. Nothing was changed.",
+            remedy=f"Finish the run with release {form.release}, or export the model (`fedrec "
+            "client export`) and start a new run.",
+        )
 
 
 def check_new_run(plan: Plan) -> None:

@@ -13,6 +13,7 @@ from fedrec.plan.agreement import (
     FORMS,
     Difference,
     always_compared,
+    check_continued,
     check_new_run,
     plan_differences,
     plan_fingerprint,
@@ -224,6 +225,23 @@ def test_a_former_run_opens_sums_by_its_own_rules():
     named = plan(protection__name="bfv")
     assert named.counts_by_cell
     assert not named.in_form(1).counts_by_cell
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (plan(algorithm__name="sketch"), "other fractions"),
+        (plan(algorithm__name="ease", privacy__mechanism="gaussian"), "as one release"),
+        (plan(algorithm__name="ease"), ""),
+    ],
+)
+def test_a_run_whose_sums_mean_something_else_now_is_refused(found, why):
+    check_continued(found)
+    if not why:
+        check_continued(found.in_form(1))
+        return
+    with pytest.raises(PlanMismatch, match=why):
+        check_continued(found.in_form(1))
 
 
 def test_a_coordinator_cannot_choose_the_rules_of_a_former_release():
