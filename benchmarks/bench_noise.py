@@ -4,7 +4,7 @@ One client of three is taken to collude. Noise is drawn anew in every run, so ea
 of several draws and their standard deviation. Nothing is chosen on data: ease follows its rule, and
 sketch has the settings of `docs/explanation/differential-privacy.md`.
 
-    python benchmarks/bench_noise.py u.data --columns user,item,rating,timestamp
+    python benchmarks/bench_noise.py
     python benchmarks/bench_noise.py interactions.csv --epsilon 1 --draws 1
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from measuring import describe_machine
 
+from fedrec.data import fetch_ml_100k, leave_one_out
 from fedrec.data.source import read_users
 from fedrec.plan.privacy import privacy_price
 from fedrec.settings.schema import Settings
@@ -47,7 +48,7 @@ def systems(options: argparse.Namespace) -> Iterator[tuple[str, Sections]]:
 def main() -> None:
     """Print a line for each epsilon and system."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", help="as data.path")
+    parser.add_argument("file", nargs="?", help="as data.path; MovieLens-100K by default")
     parser.add_argument("--columns", help="of a file without a header, as data.columns")
     parser.add_argument("--epsilon", default="1,3,10")
     parser.add_argument("--draws", type=int, default=3)
@@ -57,11 +58,17 @@ def main() -> None:
     parser.add_argument("--only", default="", help="systems whose names contain this")
     options = parser.parse_args()
     print(describe_machine())
-    data = {"path": options.file, "minimum_interactions": 1}
+    data: dict[str, Any] = {"minimum_interactions": 1}
     if options.columns:
         data["columns"] = options.columns
-    base = Settings.model_validate({"data": data})
-    users, catalogue = read_users(base.data, reader="a benchmark")
+    if options.file:
+        data["path"] = options.file
+        base = Settings.model_validate({"data": data})
+        users, catalogue = read_users(base.data, reader="a benchmark")
+    else:
+        public = fetch_ml_100k()
+        catalogue = public.catalogue
+        users = leave_one_out(public.read()[0].deduplicated(), catalogue)
     print(f"{len(users)} users, {len(catalogue)} items")
     for epsilon in map(float, options.epsilon.split(",")):
         for name, sections in systems(options):

@@ -72,7 +72,7 @@ def run(
     from fedrec.follower.events import log_event
     from fedrec.follower.patient_link import Backoff, Stopped, StopSwitch
     from fedrec.monitoring import Monitored, metrics_endpoint
-    from fedrec.plan.layout import protection_modules, training_modules
+    from fedrec.plan.layout import protection_modules
     from fedrec.privacy import BUDGET_SPENT
     from fedrec.settings.validation import load_settings
     from fedrec_client.app import ClientApp
@@ -83,7 +83,7 @@ def run(
     settings = load_settings(
         settings_file, {"client.state": state, "data.path": data, **values_of(values)}
     )
-    require(*training_modules(settings.plan), *protection_modules(settings.plan))
+    require("torch", *protection_modules(settings.plan))
     own = settings.client
     if own.log_format == "json":
         log_to_stderr(logging.INFO, as_json=True)

@@ -16,11 +16,13 @@ import structlog
 from fedrec.clock import Clock, SystemClock
 from fedrec.durable import DiskFull
 from fedrec.errors import StorageError
+from fedrec.extras import require
 from fedrec.identity.certificates import expires_at
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.roster import Roster
 from fedrec.monitoring import MetricsEndpoint, Monitored, metrics_endpoint
 from fedrec.plan.agreement import check_continued, plan_of_run
+from fedrec.plan.algorithm import about_algorithm, algorithm_of
 from fedrec.plan.exposure import check_exposure, check_one_process
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.processes import heeded_signals
@@ -131,6 +133,8 @@ class Coordinator:
         """
         check_exposure(settings.plan, accepted=accept_exposure)
         check_one_process(settings.plan)
+        if algorithm_of(settings.plan, 1).personalises:
+            require("threadpoolctl", *about_algorithm(settings.plan).modules)
         keys = _key_epoch(settings.coordinator)
         known = read_former_folder(Path(settings.coordinator.state)).plan_fingerprint
         plan = plan_of_run(settings.plan, known)

@@ -93,6 +93,7 @@ class Engine:
         self.counted = CountedUpdates()
         self.finished = asyncio.Event()
         self._sum = RoundSum(run, self.collection)
+        self.own_models = self._sum.own_models
         self._missing = MissingClients()
         run.advance = self.advance
         run.listeners += [
@@ -255,6 +256,9 @@ class SuperfluousFiles:
                     background(self._forget_sums())
                 case CollectingEnded() | StepEnded() | UpdatesRefused() if change.left_out:
                     background(self._delete_updates(change.round, change.left_out))
+        round_ = before.current
+        if round_ is not None and any(isinstance(change, RoundPublished) for change in changes):
+            background(self._forget_own_models(round_))
         ended = any(isinstance(change, RoundPublished | RoundAbandoned) for change in changes)
         if ended and before.current is not None:
             background(self._delete_round(before.current, changes))
@@ -265,6 +269,11 @@ class SuperfluousFiles:
         if round_.total is not None and round_.total.digest not in kept:
             names.append(sum_name(round_.number))
         await self._delete(round_.number, names, partials=True)
+
+    async def _forget_own_models(self, round_: Round) -> None:
+        """Delete what counted clients received before: they had it before they trained."""
+        spool = self._run.store.spool
+        await self._run.work.in_thread(spool.delete_own_models, round_.number, round_.accepted)
 
     async def _forget_sums(self) -> None:
         """Delete ciphertext sums that a snapshot replaces."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from world.bench import KINDS, data, federal, merged, plan_of
+from world.bench import APART, KINDS, N_ALONE, Alone, apart_plan, data, federal, merged, plan_of
 from world.links import InTurn
 from world.parties import check_against_one_process
 from world.plans import params
@@ -83,6 +83,17 @@ def test_equal_to_one_process(found, protection, n_clients, algorithm):
     second = [number for round_id, number in turns.arrived if round_id == RoundId(3)]
     assert sorted(first) == sorted(second) == list(range(n_clients))
     assert first != second
+
+
+@pytest.mark.parametrize("algorithm", APART)
+def test_a_model_for_each_client_is_that_of_one_process(found, algorithm):
+    federation = found(apart_plan(algorithm), N_ALONE, bench=Alone)
+    federation.start_all()
+    counted = check_against_one_process(federation)
+    assert counted == [frozenset(range(N_ALONE))] * len(KINDS)
+    private = [federation.bench.private(number).tensors for number in range(N_ALONE)]
+    for name in federation.coordinator.engine.own_models.received:
+        assert len({own[name].tobytes() for own in private}) > 1, name
 
 
 def check_private(bench, algorithm):

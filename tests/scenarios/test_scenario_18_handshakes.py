@@ -62,6 +62,9 @@ CALLS: dict[str, Call] = {
     "FetchSnapshot": lambda found, link: link.snapshot(
         identity(1).client_id, found.run, RoundId(0)
     ),
+    "FetchOwnModel": lambda found, link: link.own_model(
+        identity(1).client_id, found.run, FIRST, "smoothed_item_embedding"
+    ),
     "FetchMasks": lambda found, link: link.masks(identity(1).client_id, found.run, FIRST, "keys"),
     "GetUploadStatus": lambda found, link: link._status(
         found.bench.header(1, 1, found.bench.payload(1, 1), found.run)

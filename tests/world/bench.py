@@ -25,7 +25,8 @@ from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import held_widely, own_rows_of
 from fedrec.settings.schema import Settings
 from fedrec.settings.validation import load_settings
-from fedrec.training.learner import Learner
+from fedrec.training.learner import Contribution, Learner
+from fedrec.training.personalising import TrainedUsers, personalised
 from fedrec.training.user_half import Resources
 from fedrec.wire.messages import PublishedRound, RoundKind
 from fedrec_authority.folder.authority_folder import AuthorityFolder
@@ -51,6 +52,8 @@ def data() -> DemoData:
     return DemoData(name="test", interactions=interactions, catalogue=made.catalogue, note="")
 
 
+APART = ("gpfedrec", "perfedrec", "cofedrec", "pfedgraph")
+"""Algorithms whose server makes a model for each client."""
 UPDATES = {
     "fedmf": {"structure": "colr", "rank": 2},
     "fedals": {"structure": "dense", "clip": 2.0},
@@ -62,6 +65,7 @@ UPDATES = {
     "fedrap": {"structure": "dense", "clip": 16.0},
     "pfedclr": {"structure": "dense", "clip": 4.0},
     "sketch": {"structure": "dense"},
+    **{name: {"structure": "dense", "clip": 64.0} for name in APART},
 }
 """An update structure that goes with each algorithm."""
 
@@ -70,6 +74,10 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     # Two layers are as good as three and have a third of the values.
     "fedrecgel": {"dim": 2, "hidden_layers": 2},
     "plgc": {"base": {"name": "fedmf", "dim": 4, "local_epochs": 2}},
+    "gpfedrec": {"dim": 4, "item_rate_scale": 1.0, "user_rate_scale": 8.0},
+    "perfedrec": {"dim": 4, "learning_rate": 0.02, "clusters": 3},
+    "cofedrec": {"dim": 4, "item_rate_scale": 1.0, "clusters": 4},
+    "pfedgraph": {"dim": 4, "learning_rate": 0.02},
 }
 """Settings of those that take others than a length of vectors."""
 
@@ -234,7 +242,7 @@ def compute(
     drawn = 2
     for played in rounds:
         layout = learner.server.travelling.layout(played.kind, shared)
-        vectors: dict[int, NDArray[np.int64]] = {}
+        contributed: dict[int, Contribution] = {}
         for number in sorted(played.clients):
             made = learner.contribute(
                 played.kind,
@@ -244,8 +252,9 @@ def compute(
                 private[number],
                 own_rows=own_rows[number],
             )
-            vectors[number] = made.vector
+            contributed[number] = made
             private[number] = made.private
+        vectors = {number: made.vector for number, made in contributed.items()}
         total = np.sum(list(vectors.values()), axis=0)
         whole = [cell for cell in played.cells if cell <= played.clients]
         if played.kind == "count":
@@ -258,7 +267,21 @@ def compute(
             known = [counted[cell] for cell in whole if cell in counted]
             widely = held_widely(plan, [*known, np.zeros(N_ITEMS, dtype=np.int64)])
             total = learner.server.travelling.with_rows(played.kind, shared, total, widely)
-        shared = learner.server.apply(played.kind, drawn, shared, total)
+        before, shared = shared, learner.server.apply(played.kind, drawn, shared, total)
+        if played.kind == "train" and learner.server.algorithm.personalises:
+            users = [
+                TrainedUsers(
+                    user_keys=parties[number].user_keys(),
+                    samples=np.diff(parties[number].train_indptr),
+                    trained=made.trained,
+                    private=made.private,
+                    room=learner.local.room,
+                )
+                for number, made in contributed.items()
+            ]
+            shared, states = personalised(learner.server, drawn, before, shared, users)
+            for number, state in zip(contributed, states, strict=True):
+                private[number] = state
         drawn += played.kind == "train"
         metrics[played.round] = total[layout.metrics_slice].tolist()
     return Result(model=shared.canonical_bytes(), metrics=metrics, private=tuple(private))
@@ -350,4 +373,11 @@ def clear_plan(
     plan["rounds"] |= {"minimum_clients": N_ALONE, **rounds}
     plan["update"] = {"structure": "topk", "ratio": ratio, "indices": indices}
     plan["federation"]["minimum_item_users"] = 1
+    return Plan.model_validate(plan)
+
+
+def apart_plan(algorithm: str, n_clients: int = N_ALONE, **rounds: float) -> Plan:
+    """Return the plan of a server that makes a model for each of some clients of one user each."""
+    plan = plan_of("none", n_clients, algorithm, **rounds).model_dump()
+    plan["federation"]["minimum_item_users"] = 1 + (n_clients == N_ALONE)
     return Plan.model_validate(plan)

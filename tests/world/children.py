@@ -32,6 +32,7 @@ from world.clock import DEADLINE_SECONDS
 from world.links import Passing
 
 from fedrec.errors import FolderInUse, SettingsError
+from fedrec.ids import ClientId, RoundId
 from fedrec.settings.schema import Settings
 from fedrec.telemetry import log_to_stderr
 from fedrec.training.round_vectors import RoundVectors
@@ -225,7 +226,11 @@ def _run_client(
         link = _DyingLink(link, kill)
     stop = StopSwitch()
     client = ClientApp(
-        settings, link=link, on_event=on_event, backoff=Backoff(stop, jitter=lambda: 0.1)
+        settings,
+        link=link,
+        accept_exposure=True,
+        on_event=on_event,
+        backoff=Backoff(stop, jitter=lambda: 0.1),
     )
     try:
         with stop.on_signals():
@@ -277,6 +282,11 @@ class _DyingLink(Passing):
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
         self._strike("before the upload", header.round)
         return self.link.submit_update(header, payload)
+
+    def own_model(self, client_id: ClientId, run: str, round_id: RoundId, parameter: str) -> bytes:
+        found = self.link.own_model(client_id, run, round_id, parameter)
+        self._strike("after its own model", round_id)
+        return found
 
     def submit_masks(self, message: StepMessage) -> bool:
         self._strike(f"before {message.step}", message.round)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +13,7 @@ import structlog
 from numpy.typing import NDArray
 
 from fedrec.data import UserSplit
+from fedrec.errors import ProtocolError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.follower.membership import Membership
 from fedrec.follower.shared_model import RoundContext, SharedModel
@@ -18,6 +22,7 @@ from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.algorithm import divides_by_count
 from fedrec.plan.planned_noise import is_one_release
 from fedrec.plan.travelling_rows import OwnRows, own_rows_of
+from fedrec.training.personalising import among_all
 from fedrec.wire.messages import RevealStatement, RoundKind
 from fedrec_client.state.client_state import BestModel
 from fedrec_client.state.counted_data import CountedData
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from fedrec.training.learner import Contribution, Learner
 
 
+_NOTHING: Mapping[str, bytes] = MappingProxyType({})
 _log = structlog.get_logger("fedrec.client")
 
 
@@ -150,11 +156,19 @@ class LocalModel(SharedModel):
         metrics: NDArray[np.int64],
         statement: RevealStatement | None = None,
         counted: bool = False,
+        received: Mapping[str, bytes] = _NOTHING,
     ) -> None:
         """Move to a published round and keep the model that it measured, if it is the best.
 
         If it counts, the users' training results of the round are read again.
+
+        Args:
+            received: what the server computed for this client's user, by parameter.
+
+        Raises:
+            ProtocolError: the received values don't fit the model.
         """
+        private = self._with(received) if any(received.values()) else None
         if counted:
             self._private = None
         self._store.publish(
@@ -163,9 +177,35 @@ class LocalModel(SharedModel):
             metrics=metrics.astype("<i8").tobytes(),
             statement=statement,
             counted=counted,
+            private=None if private is None else private.parts(),
             best=self._better(metrics),
         )
         self._go_on_from(round_id, shared, metrics)
+
+    @property
+    def received(self) -> tuple[str, ...]:
+        """The parameters that the server computes for a client's user."""
+        entries = self._half.algorithm.parameters
+        return tuple(entry.name for entry in entries if entry.received)
+
+    def _with(self, received: Mapping[str, bytes]) -> PrivateState:
+        """Return the staged private state with the values that the server computed."""
+        staged, active = self._store.state.staged, self._half.active_items(self.shared)
+        assert staged is not None
+        tensors = dict(self._store.read_private(staged.private).arrays())
+        for name, data in received.items():
+            whole = tensors[name].copy()
+            values = np.frombuffer(data, dtype="<f4")
+            if not data:
+                continue
+            shape = (1, len(active), *whole.shape[2:])
+            if len(whole) != 1 or values.size != math.prod(shape) or not np.isfinite(values).all():
+                raise ProtocolError(
+                    f"The server computed {values.size} values of {name}, but finite values of the "
+                    f"shape {shape} were expected."
+                )
+            tensors[name] = among_all(whole, active, values.reshape(shape))
+        return PrivateState.of(tensors)
 
     def _better(self, metrics: NDArray[np.int64]) -> BestModel | None:
         """Return the current model if the round measured it as the best so far.

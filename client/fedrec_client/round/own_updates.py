@@ -39,8 +39,20 @@ class UpdatesCounted(CatchingUp):
         answered = staged is not None and staged.header.round == found.round
         counted = answered and staged is not None and staged.header in found.contributions
         before = self._store.in_progress
+        received = {}
+        if counted and self._model.is_personal(found.kind):
+            # Until all of it is here, nothing of the round is committed.
+            received = {
+                name: self._link.own_model(member.client_id, member.run, found.round, name)
+                for name in self._model.received
+            }
         self._model.publish(
-            found.round, shared, metrics=metrics, counted=counted, statement=found.statement
+            found.round,
+            shared,
+            metrics=metrics,
+            counted=counted,
+            received=received,
+            statement=found.statement,
         )
         if before is not None and before < found.round:
             self._journal.settle(before, "abandoned")

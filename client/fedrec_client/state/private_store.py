@@ -216,22 +216,26 @@ class PrivateStore(FollowerStore[ClientState]):
         metrics: bytes,
         statement: RevealStatement | None = None,
         counted: bool = False,
+        private: Content | None = None,
         best: BestModel | None = None,
     ) -> None:
         """Move to a published round, and commit or drop the staged private state with it.
 
         Args:
             counted: whether the round counted the staged update.
+            private: replaces the staged private state of a counted update if given.
             best: replaces the best model if given.
         """
         state = self.state
         staged = state.staged
         # A published list names it, so the coordinator has it, even if its receipt was lost.
         known = _known(state, staged.header) if counted and staged is not None else {}
-        private = staged.private if counted and staged is not None else state.private
         waiting = staged if staged is not None and staged.header.round > round_id else None
-        if waiting is not None:
-            private = state.private
+        kept = state.private
+        if counted and staged is not None and waiting is None:
+            kept = staged.private
+            if private is not None:
+                kept = write_blob(self.folder, "private", private)
         masking = state.masking
         if masking is not None and masking.round <= round_id:
             # Keys and others' shares serve one round.
@@ -241,7 +245,7 @@ class PrivateStore(FollowerStore[ClientState]):
             shared,
             metrics,
             statement,
-            private=private,
+            private=kept,
             staged=waiting,
             masking=masking,
             best=best or state.best,

@@ -329,8 +329,8 @@ def _fedrecgel(at: Circumstances) -> list[str]:
 
 
 _APART = (
-    "each client's own item table in every round, one by one. Rows that a user trained differ from "
-    "those that it only received, so they show its items"
+    "each client's own item table in every round, one by one, with a digest of its user's id. Rows "
+    "that a user trained differ from those that it only received, so they show its items"
 )
 """The exposure to a server that makes a model for each user."""
 _COMPARED = (

@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -122,7 +123,7 @@ class Algorithm(ABC):
     def parameters(self) -> tuple[Parameter, ...]:
         """The tensors of the model."""
 
-    @property
+    @cached_property
     def recommending(self) -> tuple[str, ...]:
         """Names of the shared tensors that recommending needs. Only these are exported."""
         return tuple(
@@ -140,7 +141,7 @@ class Algorithm(ABC):
         """
         return ""
 
-    @property
+    @cached_property
     def row_tables(self) -> tuple[str, ...]:
         """Names of the shared tensors with a row for each item."""
         return tuple(entry.name for entry in self.parameters if entry.scope == "rows")
@@ -154,7 +155,7 @@ class Algorithm(ABC):
         """
         return not self.about.exact
 
-    @property
+    @cached_property
     def scoring(self) -> tuple[str, ...]:
         """Names of the shared and private tensors that `scores` reads. It receives no others.
 
@@ -224,7 +225,7 @@ class Algorithm(ABC):
             found[part] = scores
         return found
 
-    @property
+    @cached_property
     def private_widths(self) -> dict[str, tuple[int, ...]]:
         """The shape of one user's row of every private table, by name."""
         return {

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -121,7 +122,7 @@ class CoFedRec(TrainedAlgorithm):
     about: ClassVar[About] = ABOUT["cofedrec"]
     inner_product: ClassVar[bool] = True
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """Tables with entries N(0, 1), heads within +-1/sqrt(dim), the same for all users.
 
@@ -140,13 +141,13 @@ class CoFedRec(TrainedAlgorithm):
         )
         return (
             Parameter("item_embedding", "rows", (dim,), Normal()),
-            Parameter(_LABELS, "rows", (), Constant(_NO_CLUSTER)),
+            Parameter(_LABELS, "rows", (), Constant(_NO_CLUSTER), computed=True),
             own,
             Parameter("user_embedding", "own", (dim,), head, same_for_all_users=True),
             Parameter("user_bias", "own", (), head, same_for_all_users=True),
         )
 
-    @property
+    @cached_property
     def scoring(self) -> tuple[str, ...]:
         """Clusters are not scored with."""
         return ("item_embedding", _OWN, "user_embedding", "user_bias")

@@ -69,6 +69,12 @@ class Constant:
         return np.full(shape, self.value)
 
 
+USER_KEY, TRAINING_ITEMS = "user_key", "training_items"
+"""The tensors of an update that show a server the user's identity and number of training items.
+
+A server orders users by their identities, each of which is four words of 16 bits.
+"""
+
 GRADES = "grades"
 """The tensor of an update that grades candidates. See `Algorithm.candidates`."""
 
@@ -206,7 +212,9 @@ class Parameter:
             from the version, and not only the round's change.
         received: for own rows: whether the server sends them to each user. See
             `Algorithm.personalise`.
-        shown: for a tensor of each user: whether the server of such an algorithm reads it.
+        computed: for a shared tensor: whether the server of such an algorithm returns its values.
+        shown: for a tensor of each user: whether the server of such an algorithm reads it. It
+            travels in the update, on the grid of `update.clip`.
     """
 
     name: str
@@ -227,6 +235,7 @@ class Parameter:
     sends_whole_table: bool = False
     begins_as: str = ""
     received: bool = False
+    computed: bool = False
     shown: bool = False
 
     @property
@@ -374,7 +383,7 @@ class About:
         starter: settings by dotted key that were tuned on MovieLens-100K's validation items, for a
             first settings file and the demonstration. None if there are none.
         audit: the subject of its sums: single items, pairs of them, or sums over such pairs.
-        modules: modules besides torch that it imports and that fedrec does not always install.
+        modules: modules that its server imports and that fedrec does not always install.
     """
 
     summary: str = ""

@@ -33,6 +33,7 @@ diagonal. If G + lambda I is no longer positive definite, there is no model.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -124,7 +125,7 @@ class EASE(Algorithm):
             )
         return part_length
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """The known counts of pairs, and those of items."""
         most = _n_pairs(self.n_items) if self._release is None else self._release.length
@@ -133,7 +134,7 @@ class EASE(Algorithm):
             Parameter("item_users", "rows", (), Constant()),
         )
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """A part of the pair counts."""
         if self._release is not None:

@@ -34,6 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
@@ -121,7 +122,7 @@ class FedALS(Algorithm):
     settings_type: ClassVar[type[AlgorithmSettings]] = FedALSSettings
     about: ClassVar[About] = ABOUT["fedals"]
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """Items, their velocities, and users, which are solved from their items alone."""
         dim = self.settings.dim
@@ -131,12 +132,12 @@ class FedALS(Algorithm):
             Parameter("user_embedding", "own", (dim,), Constant()),
         )
 
-    @property
+    @cached_property
     def recommending(self) -> tuple[str, ...]:
         """Only the items: users are solved from their histories."""
         return ("item_embedding",)
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """The statistics of the module's docstring.
 

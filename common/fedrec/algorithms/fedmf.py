@@ -40,6 +40,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -99,7 +100,7 @@ class FedMF(TrainedAlgorithm):
     about: ClassVar[About] = ABOUT["fedmf"]
     inner_product: ClassVar[bool] = True
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """Q and p, with entries N(0, 1/dim)."""
         dim = self.settings.dim

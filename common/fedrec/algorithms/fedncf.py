@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -132,7 +133,7 @@ class FedNCF(TrainedAlgorithm):
                 remedy="Lower algorithm.weight_decay or algorithm.item_rate_scale.",
             )
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """Q and p with entries N(0, 1), layers uniform in +-1/sqrt(inputs)."""
         dim, weighs = self.settings.dim, self.settings.aggregation == "mf_secavg"

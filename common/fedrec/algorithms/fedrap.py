@@ -84,6 +84,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -224,7 +225,7 @@ class FedRAP(TrainedAlgorithm):
     settings_type: ClassVar[type[AlgorithmSettings]] = FedRAPSettings
     about: ClassVar[About] = ABOUT["fedrap"]
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """C and D with entries N(0, 1), heads within +-1/sqrt(dim).
 
@@ -244,7 +245,7 @@ class FedRAP(TrainedAlgorithm):
             Parameter("user_bias", "own", (), head, same_for_all_users=True),
         )
 
-    @property
+    @cached_property
     def recommending(self) -> tuple[str, ...]:
         """C, if scores use it."""
         return () if self.settings.tables == "private" else ("item_embedding",)

@@ -51,6 +51,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
@@ -167,7 +168,7 @@ class FedRecGEL(TrainedAlgorithm):
     about: ClassVar[About] = ABOUT["fedrecgel"]
     sums_minibatches: ClassVar[bool] = True
 
-    @property
+    @cached_property
     def _moving(self) -> tuple[Parameter, ...]:
         """theta_co: rows N(0, .01^2), biases 0, and weights uniform within +-bound.
 
@@ -204,11 +205,11 @@ class FedRecGEL(TrainedAlgorithm):
         """The length of the network's half of a vector."""
         return self.settings.dim << (self.settings.hidden_layers - 1)
 
-    @property
+    @cached_property
     def _server(self) -> SharedAdam:
         return SharedAdam(self.settings.learning_rate, self._moving)
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """The model, and the moments of both Adams."""
         vector = Parameter(

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -144,7 +145,7 @@ class GPFedRec(TrainedAlgorithm):
                 "algorithm.learning_rate.",
             )
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """Tables and p with entries N(0, 1), layers uniform in +-1/sqrt(inputs), all users alike.
 
@@ -163,7 +164,7 @@ class GPFedRec(TrainedAlgorithm):
                     )
                 )
         return (
-            Parameter("item_embedding", "rows", (dim,), Normal()),
+            Parameter("item_embedding", "rows", (dim,), Normal(), computed=True),
             Parameter(
                 _OWN,
                 "own_rows",
@@ -190,7 +191,7 @@ class GPFedRec(TrainedAlgorithm):
         """Users' scores with their own tables."""
         return _SCORES
 
-    @property
+    @cached_property
     def scoring(self) -> tuple[str, ...]:
         """Kept scores, or Q_g with a user's vector and network. Own tables are not read."""
         own = (entry.name for entry in self.parameters if entry.scope == "own")

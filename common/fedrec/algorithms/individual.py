@@ -13,13 +13,15 @@ MovieLens-1M 1.9 GiB. Tables of 2.7 GiB are never in memory as a whole.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.algorithms.declarations import TRAINING_ITEMS, USER_KEY, Parameter, UpdateTensor
 from fedrec.model.state import SharedState
+from fedrec.updates.settings import UpdateSettings
 
 BLOCK_BYTES = 256 << 20
 """Tables of users that are read, multiplied and written at once."""
@@ -145,6 +147,34 @@ class UserUpdates:
             term = weights[:, part].astype(tables.dtype) @ tables
             found = term if found is None else np.add(found, term, out=found)
         return np.zeros(shape) if found is None else found.reshape(shape)
+
+
+def shown_tensors(
+    parameters: Sequence[Parameter], update: UpdateSettings, *, reads_samples: bool
+) -> list[UpdateTensor]:
+    """Return the tensors of an update that only show the server a user."""
+    found = [
+        UpdateTensor(
+            name=entry.name,
+            shape=entry.shape or (1,),
+            limit=update.clip,
+            fraction_bits=update.fraction_bits,
+        )
+        for entry in parameters
+        if entry.shown
+    ]
+    for name, n_values, n_bits in ((USER_KEY, 4, 16), (TRAINING_ITEMS, 1, 24)):
+        if name == USER_KEY or reads_samples:
+            found.append(
+                UpdateTensor(
+                    name=name,
+                    shape=(n_values,),
+                    limit=float(1 << n_bits),
+                    fraction_bits=n_bits,
+                    signed=False,
+                )
+            )
+    return found
 
 
 def clusters_of(rows: Floats, n_clusters: int, *, seed: int) -> NDArray[np.int64]:

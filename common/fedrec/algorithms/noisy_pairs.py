@@ -69,24 +69,6 @@ _LAMBDA = 0.5
 _POPULARITY = 0.05
 _USERS_PER_COUNT = 20.0
 """N over the weighted count of the most common item, roughly."""
-MOST_ROWS = 16_384
-"""A matrix of this number of rows takes 2 GiB, and its eigenvectors several times that."""
-MOST_PAIRS_AT_ONCE = 1 << 24
-"""Largest number of pairs in a round: about 240 MiB under bfv."""
-_MARGIN = 1e-9
-"""More than float64 loses in a product, relative to it."""
-_COUNT_SHARE = (0.1, 0.3)
-_COUNTS_OF_ROWS = 20.0
-"""a^2 is this / r, between the two shares: with few users, it is harder to find the rows."""
-_ROWS_PER_SIGNAL = 1.8
-"""r is (this x N / deviation)^(2/3)."""
-_FEWEST_ROWS = 110
-"""With fewer rows, counts alone were better on FilmTrust and Amazon Video."""
-_LAMBDA = 0.5
-"""In units of the noise's edge."""
-_POPULARITY = 0.05
-_USERS_PER_COUNT = 20.0
-"""N over the weighted count of the most common item, roughly."""
 _NORMAL_MEDIAN = 1.4826
 """The deviation of a normal distribution, in units of the median of its values' sizes."""
 

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -96,7 +97,7 @@ class PerFedRec(TrainedAlgorithm):
     about: ClassVar[About] = ABOUT["perfedrec"]
     inner_product: ClassVar[bool] = True
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """Tables and p, uniform in +-sqrt(6 / (n_items + dim)) (Xavier). `item_embedding` is G."""
         dim = self.settings.dim
@@ -130,7 +131,7 @@ class PerFedRec(TrainedAlgorithm):
         """Users' scores with the three tables."""
         return _SCORES
 
-    @property
+    @cached_property
     def scoring(self) -> tuple[str, ...]:
         """Kept scores, or G with a user's vector. Own tables are not read."""
         return ("item_embedding", "user_embedding", _SCORES)

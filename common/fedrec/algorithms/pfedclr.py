@@ -58,6 +58,7 @@ each minibatch's gradient of Q_u. `about.nominal_epsilon` explains why that is n
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
@@ -190,7 +191,7 @@ class PFedCLR(TrainedAlgorithm):
     about: ClassVar[About] = ABOUT["pfedclr"]
     inner_product: ClassVar[bool] = True
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """Q and p, A and B (or W), and the scores that a user keeps."""
         settings, dim = self.settings, self.settings.dim

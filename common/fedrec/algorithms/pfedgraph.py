@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
@@ -104,8 +105,9 @@ class PFedGraph(TrainedAlgorithm):
     about: ClassVar[About] = ABOUT["pfedgraph"]
     inner_product: ClassVar[bool] = True
     steps_every_row: ClassVar[bool] = True
+    reads_samples: ClassVar[bool] = True
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """Tables and p with entries N(0, 1/dim). `item_embedding` is the mean table."""
         dim = self.settings.dim
@@ -132,7 +134,7 @@ class PFedGraph(TrainedAlgorithm):
         """Users' scores with the tables that they trained."""
         return _SCORES
 
-    @property
+    @cached_property
     def scoring(self) -> tuple[str, ...]:
         """Kept scores, or the mean table with a user's vector. Own tables are not read."""
         return ("item_embedding", "user_embedding", _SCORES)

@@ -44,6 +44,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -108,7 +109,7 @@ class PFedRec(TrainedAlgorithm):
     about: ClassVar[About] = ABOUT["pfedrec"]
     inner_product: ClassVar[bool] = True
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """E with entries N(0, 1), and heads within +-1/sqrt(dim), the same for all users."""
         dim = self.settings.dim

@@ -58,6 +58,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -248,7 +249,7 @@ class PLGC(Wrapper):
         self.own_tables = {name: added.get(name, f"own_{name}") for name in tables}
         self._theirs = set(added.values())
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """The base's parameters, own tables that begin as shared ones, and the networks of eRR."""
         settings, mixed = self.settings, {own: name for name, own in self.own_tables.items()}
@@ -293,7 +294,7 @@ class PLGC(Wrapper):
         """Users' scores with their own mixtures."""
         return _SCORES
 
-    @property
+    @cached_property
     def scoring(self) -> tuple[str, ...]:
         """Kept scores are the only private tensor that `scores` reads."""
         return (*self.recommending, _SCORES)

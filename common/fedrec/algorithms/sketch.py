@@ -52,6 +52,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -185,7 +186,7 @@ class Sketch(Algorithm):
         self._low_rank: tuple[NDArray[np.float64], int, NDArray[np.float64]] | None = None
         self._weights: tuple[SharedState, SketchedWeights] | None = None
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """The last two sums, as far as they exist, and their metadata."""
         size = self.n_items * self.settings.dim
@@ -197,12 +198,12 @@ class Sketch(Algorithm):
             Parameter("choice", "scalar", (), Constant(_UNCHOSEN)),
         )
 
-    @property
+    @cached_property
     def recommending(self) -> tuple[str, ...]:
         """All of it: directions follow from the previous sum."""
         return tuple(entry.name for entry in self.parameters)
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """A row of `dim` values for each item, and the candidates' gains."""
         if self.n_rounds < self.settings.sums:

@@ -37,6 +37,7 @@ from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.batch import Batch, Values, cross_entropy
 from fedrec.algorithms.declarations import HOLDERS, TRAINED, AlgorithmSettings, UpdateTensor
 from fedrec.algorithms.folding import fold_in_vector
+from fedrec.algorithms.individual import shown_tensors
 from fedrec.algorithms.optimisers import Optimiser, Phase, Sgd
 from fedrec.errors import SettingsError
 from fedrec.updates import UPDATES, Compressed, PaperNumbers, UpdateStructure
@@ -90,11 +91,13 @@ class TrainedAlgorithm(Algorithm):
             about whole tables. Then `batch.there` is set.
         inner_product: whether scores of a user with nothing but its vector are <vector, row>. Then
             `preferences` computes them without torch.
+        reads_samples: whether `personalise` reads the users' numbers of training items.
     """
 
     sums_minibatches: ClassVar[bool] = False
     steps_every_row: ClassVar[bool] = False
     inner_product: ClassVar[bool] = False
+    reads_samples: ClassVar[bool] = False
 
     settings: TrainedSettings
 
@@ -263,9 +266,9 @@ class TrainedAlgorithm(Algorithm):
         divides_entries = entry.structured and self.structure.counts_entries
         return "entries" if divides_entries else entry.mean
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[UpdateTensor, ...]:
-        """The changes of the shared parameters, and their divisors."""
+        """The changes of the shared parameters, their divisors, and what users show the server."""
         found = []
         for entry in self._summed:
             row = (self.structure.width,) if entry.structured else entry.shape
@@ -309,6 +312,8 @@ class TrainedAlgorithm(Algorithm):
                     signed=False,
                 )
             )
+        if self.personalises:
+            found += shown_tensors(self.parameters, self.update, reads_samples=self.reads_samples)
         return tuple(found)
 
     def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from fedrec.cli.flags import words_of
 from fedrec.cli.lazy import replace_parameters
 from fedrec.data.reading import FLAG_AND_SETTING, DataSettings
 from fedrec.errors import DataError, SettingsError
@@ -83,11 +84,7 @@ def data_settings(path: Path | str, flags: DataFlags | None = None) -> DataSetti
 
 def flags_of(flags: DataFlags) -> str:
     """Return given flags as on a command line, each after a blank."""
-    words = []
-    for name, value in flags.items():
-        flag = f"--{name.replace('_', '-')}"
-        words += [flag] if value is True else [flag, str(value)]
-    return "".join(f" {shlex.quote(word)}" for word in words)
+    return "".join(f" {shlex.quote(word)}" for word in words_of(flags))
 
 
 def echo_note(note: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -210,6 +210,21 @@ SetValues = Annotated[
         help="Override a setting (rounds.total=5), or unset it (data.separator=). Repeatable.",
     ),
 ]
+
+
+def words_of(flags: Mapping[str, object]) -> list[str]:
+    """Return flags as on a command line.
+
+    Args:
+        flags: values by name. True is a bare flag, and a list repeats its flag. Without None,
+            False, 0 and empty values.
+    """
+    words: list[str] = []
+    for name, value in flags.items():
+        flag = f"--{name.replace('_', '-')}"
+        for each in value if isinstance(value, list) else [value] if value else []:
+            words += [flag] if each is True else [flag, str(each)]
+    return words
 
 
 def values_of(given: Sequence[str] | None) -> dict[str, object]:

@@ -132,9 +132,10 @@ class CatchingUp:
                 f"Round {found.round} was opened by a revealer, but the roster names no key "
                 "authority that opens sums."
             )
+        found, computed = self._model.parts_of(found)
         aggregate = self._read(found)
         self._model.check_sum(found.kind, aggregate, found.contributions)
-        shared = self._model.applied(found.kind, aggregate)
+        shared = self._model.applied(found.kind, aggregate, computed)
         if found.statement is not None:
             self._compare(found, manifest, aggregate, shared)
         return aggregate, shared

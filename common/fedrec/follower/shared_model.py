@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,12 +21,18 @@ from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
 from fedrec.plan.travelling_rows import ActiveRows
 from fedrec.training.bounds import most_users
+from fedrec.training.personalising import parts_of_publication, with_shared
 from fedrec.wire.fields import StatedRows
 from fedrec.wire.link import Link
-from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
+from fedrec.wire.messages import PublishedRound, RevealStatement, RoundKind, UploadHeader
 
 if TYPE_CHECKING:
     from fedrec.training.server_half import ServerHalf
+
+
+Computed = Mapping[str, NDArray[np.float64]]
+"""Values of shared tensors that a server computed besides the sum, by name."""
+NOTHING: Computed = MappingProxyType({})
 
 
 class SharedModel:
@@ -108,9 +115,31 @@ class SharedModel:
             known = self._base_state = (self.version, made)
         return known[1]
 
-    def applied(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> SharedState:
-        """Return the shared model that follows from a checked aggregate, without adopting it."""
-        return self._half.apply(kind, self.shared.number, self.shared, aggregate)
+    def parts_of(self, found: PublishedRound) -> tuple[PublishedRound, Computed]:
+        """Return a published round with its sum alone, and the shared values that it replaces.
+
+        Raises:
+            ProtocolError: the values don't fit the model.
+        """
+        if not self.is_personal(found.kind):
+            return found, NOTHING
+        blob, computed = parts_of_publication(self._half, self.shared, found.blob)
+        return replace(found, blob=blob), computed
+
+    def applied(
+        self, kind: RoundKind, aggregate: NDArray[np.int64], computed: Computed = NOTHING
+    ) -> SharedState:
+        """Return the shared model that follows from a checked aggregate, without adopting it.
+
+        Args:
+            computed: the values that a server computed, in place of those of the aggregate.
+        """
+        after = self._half.apply(kind, self.shared.number, self.shared, aggregate)
+        return with_shared(self._half, after, computed)
+
+    def is_personal(self, kind: RoundKind) -> bool:
+        """Return whether the server computes models for single clients in rounds of a kind."""
+        return kind == "train" and self._half.algorithm.personalises
 
     def counts(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the counts that an aggregate has for the items it covers."""

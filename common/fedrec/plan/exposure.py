@@ -99,8 +99,15 @@ def check_users(plan: Plan, n_users: int) -> None:
     """Refuse a client with more users than its messages can represent.
 
     Raises:
-        RefusedError: indices are clear, so a message has the values of one user.
+        RefusedError: indices are clear, or the server makes a model for each user. Then a message
+            is about one user.
     """
+    if n_users > 1 and algorithm_of(plan, 1).personalises:
+        raise RefusedError(
+            f"This client has {n_users} users, but with {plan.algorithm.name} a client is one "
+            "user: the coordinator makes a model for each client from its update.",
+            remedy="Start a client for each user, or use `fedrec simulate` for all of them.",
+        )
     if plan.update.indices == "clear" and n_users > 1:
         raise RefusedError(
             f'This client has {n_users} users, but under update.indices = "clear" a client is one '
@@ -137,16 +144,8 @@ def check_one_process(plan: Plan) -> None:
     """Refuse a plan that needs all users in one process.
 
     Raises:
-        RefusedError: the plan samples a fixed number of all clients' users, or its server makes a
-            model for each user.
+        RefusedError: the plan samples a fixed number of all clients' users.
     """
-    if algorithm_of(plan, 1).personalises:
-        raise RefusedError(
-            f"{plan.algorithm.name} makes a model for each user from all users' updates, one by "
-            "one. A coordinator has no way to send each client its own model.",
-            remedy="Use it with `fedrec simulate`, or set algorithm.name to an algorithm whose "
-            "updates are only summed.",
-        )
     if plan.rounds.user_sampling == "count":
         raise RefusedError(
             'rounds.user_sampling = "count" draws a fixed number from the users of all clients, '

@@ -66,7 +66,9 @@ class Layout:
         """
         most, tagged = _most_messages(plan)
         algorithm = algorithm_of(plan, n_rows)
-        private = frozenset(entry.name for entry in algorithm.parameters if entry.private)
+        private = frozenset(
+            entry.name for entry in algorithm.parameters if entry.private and not entry.shown
+        )
         tensors = algorithm.tensors
         if n_items is not None and any(tensor.entries for tensor in tensors):
             kept = {tensor.name: tensor.entries for tensor in algorithm_of(plan, n_items).tensors}
@@ -329,21 +331,21 @@ def shared_values(plan: Plan, n_items: int, n_rows: int | None = None) -> int:
     )
 
 
-def own_model_values(plan: Plan, n_rows: int) -> tuple[int, int]:
-    """Return the values that a user shows the server besides its update, and those it receives.
+def own_model_bytes(plan: Plan, n_rows: int) -> int:
+    """Return the most that a user downloads besides sums if a server makes a model for each user.
 
-    Both are 0 for algorithms whose updates are only summed.
+    It is 0 for algorithms whose updates are only summed.
     """
-    found = [0, 0]
+    total = 0
     for entry in algorithm_of(plan, n_rows).parameters:
         size = math.prod(entry.whole_shape(n_items=n_rows, n_users=1))
-        found[0] += size * entry.shown
-        found[1] += size * entry.received
-    return found[0], found[1]
+        # Received values are float32. Computed ones are float64, with names and shapes.
+        total += 4 * size * entry.received + (8 * size + 256) * entry.computed
+    return total
 
 
 def training_modules(plan: Plan) -> tuple[str, ...]:
-    """Return the optional packages that training with a plan imports."""
+    """Return the optional packages that training with a plan imports, clients and server in one."""
     return ("torch", *algorithm_type(plan).about.modules)
 
 

@@ -12,12 +12,12 @@ from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.tables import BLOCKS, room_on_disk, table_bytes
-from fedrec.plan.algorithm import algorithm_of, algorithm_warnings
+from fedrec.plan.algorithm import about_algorithm, algorithm_of, algorithm_warnings
 from fedrec.plan.exposure import SAFE_FLOOR, exposure_of, raised_counts
 from fedrec.plan.layout import (
     Layout,
     dense_values,
-    own_model_values,
+    own_model_bytes,
     protection_of,
     vector_spec,
 )
@@ -86,12 +86,11 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
 
     def of_run(layout: Layout, facts: Mapping[str, Any]) -> Price:
         each = of_round(layout)
-        shown, received = own_model_values(plan, layout.n_rows)
+        received = own_model_bytes(plan, layout.n_rows)
         each = replace(
             each,
-            up_bytes=each.up_bytes + FLOAT_BYTES * shown,
-            down_bytes=each.down_bytes + FLOAT_BYTES * received,
-            total_bytes=each.total_bytes + n_clients * FLOAT_BYTES * (shown + received),
+            down_bytes=each.down_bytes + received,
+            total_bytes=each.total_bytes + n_clients * received,
         )
         total = counting.total_bytes + (n_rounds - 1) * each.total_bytes
         return replace(each, total_bytes=total, facts={"n_rows": layout.n_rows, **facts})
@@ -231,6 +230,7 @@ def _asked_round(plan: Plan, n_clients: int) -> AskedRound:
         maximum_users=plan.federation.maximum_users,
         fraction_bits=plan.update.fraction_bits,
         changes=changes,
+        protections=about_algorithm(plan).protections,
     )
 
 
@@ -357,8 +357,8 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
         )
     if algorithm_of(plan, 1).personalises:
         found.append(
-            f"{plan.algorithm.name} makes a model for each user from all updates. It runs in "
-            "one process only (`fedrec simulate`). Coordinators and clients refuse this plan."
+            f"{plan.algorithm.name} makes a model for each user from all updates, one by one. Over "
+            "gRPC every client is one user. `fedrec simulate` takes all users in one process."
         )
     if plan.evaluation.protocol == "paper":
         found.append(

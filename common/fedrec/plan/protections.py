@@ -106,6 +106,7 @@ class AskedRound:
         fraction_bits: the fraction bits of the grid of values (`update.fraction_bits`).
         changes: returns one item row's change for other numbers of these two. Raises
             `SettingsError` if no vector has them.
+        protections: the protections that the algorithm works with, or none if it does with all.
     """
 
     n_clients: int
@@ -114,6 +115,7 @@ class AskedRound:
     maximum_users: int
     fraction_bits: int
     changes: Callable[[int, int], VectorSpec]
+    protections: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,9 +339,12 @@ ABOUT: dict[str, AboutProtection] = {
         without_entries="the coordinator reads every value with its position, so indices reveal "
         "nothing more and save nothing that must be protected",
         warnings=lambda asked: [
-            'protection.name = "none": the coordinator reads every '
-            "client's update. Use "
-            '"bfv" for anything but experiments.'
+            'protection.name = "none": the coordinator reads every client\'s update. '
+            + (
+                'Use "bfv" for anything but experiments.'
+                if not asked.protections or "bfv" in asked.protections
+                else "The algorithm works under no protection, so use it for experiments only."
+            )
         ],
     ),
     "bfv": AboutProtection(summary="exact integers", modules=lambda preset: ("tenseal",)),

@@ -33,6 +33,7 @@ from fedrec.errors import SumOutOfBounds
 from fedrec.evaluation.metrics import METRIC_NAMES, largest_sums
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
+from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.layout import Layout
 from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import ActiveRows
@@ -50,6 +51,8 @@ _REMEDY = (
 
 def most_users(plan: Plan, roster: Roster, clients: Iterable[ClientId]) -> int:
     """Return the largest number of users that these members can have together."""
+    if algorithm_of(plan, 1).personalises:
+        return len(list(clients))
     most = plan.federation.maximum_users
     caps = (roster.partition.standing(client_id) for client_id in clients)
     own = (most if found is None else found.users_cap or most for found in caps)

@@ -33,6 +33,7 @@ from fedrec.training.device import DeviceTables, choose_device, memory_on, open_
 from fedrec.training.executors.choosing import Workers, executor_of
 from fedrec.training.executors.executor import Executor, Job, JobResult
 from fedrec.training.fitting import MAXIMUM_CLIPPED
+from fedrec.training.personalising import shown_changes
 from fedrec.training.server_half import ServerHalf
 from fedrec.training.trainer import BlockRoom
 
@@ -418,6 +419,8 @@ def train_locally(
     else:
         counts = sums.counts.cpu().numpy()
         changes, n_compressed = algorithm.compress(changes, counts)
+        if isinstance(algorithm, TrainedAlgorithm) and algorithm.personalises:
+            changes |= shown_changes(algorithm, users, trained, cohort.able(participating))
         n_clipped += n_compressed + n_idle_clipped
         n_clipped = min(n_clipped, n_trained * MAXIMUM_CLIPPED)
     metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)

@@ -194,6 +194,13 @@ class GrpcLink(Link):
         found = self._calls.download(self._stub.FetchPublished, request, "published")
         return None if found is None else PUBLISHED.from_proto(found[0], blob=found[1])
 
+    def own_model(self, client_id: ClientId, run: str, round_id: RoundId, parameter: str) -> bytes:
+        """Return the values of a parameter that the server computed for this client in a round."""
+        request = coordinator_pb2.FetchOwnModelRequest(
+            run=run, round=round_id, client_id=client_id, parameter=parameter
+        )
+        return self._blob(self._stub.FetchOwnModel, request)
+
     def snapshot(
         self, client_id: ClientId, run: str, after: RoundId, refused: tuple[bytes, ...] = ()
     ) -> Snapshot | None:

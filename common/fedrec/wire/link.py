@@ -67,6 +67,12 @@ class Link(Protocol):
     def published(self, client_id: ClientId, run: str, after: RoundId) -> PublishedRound | None:
         """Return the first round published after `after`, or None if there is no such round."""
 
+    def own_model(self, client_id: ClientId, run: str, round_id: RoundId, parameter: str) -> bytes:
+        """Return the values of a parameter that the server computed for this client in a round.
+
+        They are empty if the client keeps its own.
+        """
+
     def snapshot(
         self, client_id: ClientId, run: str, after: RoundId, refused: tuple[bytes, ...] = ()
     ) -> Snapshot | None:

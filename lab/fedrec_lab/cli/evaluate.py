@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedrec.cli.flags import (
-    CELLS,
     AcceptOtherArithmetic,
     CellsOf,
     SettingsFile,
@@ -23,17 +20,18 @@ from fedrec.cli.flags import (
     read_cells,
     tell_rows,
     values_of,
+    words_of,
 )
 from fedrec.cli.terminal import Result
 from fedrec.durable import write_whole
 from fedrec.errors import SettingsError
-from fedrec_lab.cli.simulate import seeds_of
-from fedrec_lab.reports.round_progress import StopRequest, progress_bar
+from fedrec_lab.cli.simulate import failure_of_seeds, seeds_of
+from fedrec_lab.reports.round_progress import StopRequest
 
 if TYPE_CHECKING:
     from fedrec.evaluation.metrics import Protocol
     from fedrec.settings.schema import Settings
-    from fedrec_lab.comparison.comparing import ComparisonJob, Listener
+    from fedrec_lab.comparison.comparing import ComparisonJob
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.simulation.result import SimulationResult
 
@@ -200,7 +198,7 @@ def evaluate(
     if diagnostics:
         tables = Tables(run.path)
     stop = StopRequest("Stopping after this round. Ctrl-C again stops at once.")
-    with stop.on_interrupt(), _progress() as listener:
+    with stop.on_interrupt():
         result = compare(
             settings,
             users=users,
@@ -213,20 +211,24 @@ def evaluate(
             budget=budget,
             folder=run.path,
             accept_other_arithmetic=accept_other_arithmetic,
-            listener=listener,
+            listener=None if sys.stderr.isatty() else _Lines(),
             stop=stop.requested,
             trained=tables.take if tables is not None else None,
         )
     run.write_results(result.table)
-    again: list[str] = []
-    if not result.finished:
-        again = ["fedrec", "evaluate", str(run.path / "resolved.toml"), "--resume", str(run.path)]
-        again += ["--protocols", protocols, "--seeds", seeds, "--clients", str(n_clients)]
-        again += ["--budget", str(budget)]
-        again += [CELLS, cells] if cells else []
-        again += [] if references else ["--no-references"]
-        again += ["--diagnostics"] if diagnostics else []
-        again += [word for name in skip or () for word in ("--skip", name)]
+    run_again = ["fedrec", "evaluate", str(run.path / "resolved.toml"), "--resume", str(run.path)]
+    run_again += words_of(
+        {
+            "protocols": protocols,
+            "seeds": seeds,
+            "clients": n_clients,
+            "budget": budget,
+            "cells": cells,
+            "no_references": not references,
+            "diagnostics": diagnostics,
+            "skip": skip,
+        }
+    )
     return Result(
         content={
             "run": str(run.path),
@@ -240,7 +242,8 @@ def evaluate(
             *(() if tables is None else (tables.to_text(),)),
             str(run.path),
         ),
-        again=again,
+        again=[] if result.finished else run_again,
+        failure=failure_of_seeds(result.uninformed),
     )
 
 
@@ -270,23 +273,13 @@ def _references(wanted: bool, skipped: list[str]) -> tuple[str, ...]:
 
 
 def _folder(settings: Settings, out: Path | None, resume: Path | None) -> RunFolder:
-    from fedrec.errors import StorageError
-    from fedrec_lab.reports.run_folder import RunFolder
+    from fedrec_lab.reports.run_folder import RunFolder, new_folder
 
     if resume is not None:
         return RunFolder.open(resume)
     if out is None:
         return RunFolder.create(settings.output.runs, f"{settings.federation.name}-evaluate")
-    try:
-        if out.is_dir() and any(out.iterdir()):
-            raise SettingsError(
-                f"--out names {out}, which is not empty.",
-                remedy="Name a new folder, or resume in this one with --resume.",
-            )
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{out} cannot be created: {error}.") from error
-    return RunFolder(out)
+    return RunFolder(new_folder(out))
 
 
 class _Lines:
@@ -303,24 +296,3 @@ class _Lines:
         if time.monotonic() - self._said >= 10.0 or not text.startswith(("round", "setting")):
             self._said = time.monotonic()
             typer.echo(f"  {text}", err=True)
-
-
-@contextmanager
-def _progress() -> Iterator[Listener]:
-    """Show jobs on stderr: a bar on a terminal, lines elsewhere."""
-    if not sys.stderr.isatty():
-        yield _Lines()
-        return
-    with progress_bar("measurements") as update:
-
-        class Bar:
-            text = ""
-
-            def begin(self, number: int, n_jobs: int, job: ComparisonJob) -> None:
-                self.text = job.text
-                update(completed=number - 1, total=n_jobs, text=job.text)
-
-            def tell(self, text: str) -> None:
-                update(text=f"{self.text}: {text}")
-
-        yield Bar()

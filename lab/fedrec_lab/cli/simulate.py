@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.flags import (
-    ACCEPT_EXPOSURE,
-    CELLS,
     AcceptExposure,
     AcceptOtherArithmetic,
     CellsOf,
@@ -22,6 +20,7 @@ from fedrec.cli.flags import (
     read_cells,
     tell_rows,
     values_of,
+    words_of,
 )
 from fedrec.cli.terminal import INTERRUPTED, Result
 from fedrec.errors import FedrecError, NoInformation, PrivacyBudgetSpent, SettingsError
@@ -65,12 +64,14 @@ def resume_command(
     Args:
         clients, cells: the options as given. 0 and an empty string are the command's defaults.
     """
-    command = ["fedrec", "simulate", str(folder / "resolved.toml"), "--resume", str(folder)]
-    command += ["--clients", str(clients)] if clients else []
-    command += [CELLS, cells] if cells else []
-    command += ["--protect"] if protect else []
-    command += [ACCEPT_EXPOSURE] if accept_exposure else []
-    return command
+    flags = {
+        "clients": clients,
+        "cells": cells,
+        "protect": protect,
+        "accept_exposure": accept_exposure,
+    }
+    again = ["fedrec", "simulate", str(folder / "resolved.toml"), "--resume", str(folder)]
+    return [*again, *words_of(flags)]
 
 
 def run_seeds(
@@ -83,11 +84,13 @@ def run_seeds(
     given: str,
     protect: bool,
     accept_exposure: bool,
+    log: tuple[str, ...] = (),
 ) -> Result:
     """Run all seeds, each in its own run folder, and return their results.
 
     Args:
         cells, given: the partition, and the flag that gave it.
+        log: the loggers of each seed.
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
@@ -126,6 +129,7 @@ def run_seeds(
             users=users,
             catalogue=catalogue,
             protect=protect,
+            log=log,
             on_round=told,
             stop=stop.requested,
         )
@@ -140,7 +144,6 @@ def run_seeds(
         )
         typer.echo(f"Seed {result.seed} stopped. To resume: {shlex.join(again)}", err=True)
     is_stopped = unfinished or len(results) < len(seeds)
-    empty = [f"Seed {each.seed}: {each.uninformed}" for each in results if each.uninformed]
     measured = settings.evaluation
     return Result(
         content={
@@ -160,13 +163,19 @@ def run_seeds(
             ],
         },
         text=_text_of_seeds(results, measured),
-        failure=NoInformation(
-            " ".join(empty), remedy="`fedrec check` proposes settings for an epsilon."
-        )
-        if empty
-        else None,
+        failure=failure_of_seeds(
+            [f"Seed {each.seed}: {each.uninformed}" for each in results if each.uninformed]
+        ),
         exit_code=INTERRUPTED if is_stopped else 0,
     )
+
+
+def failure_of_seeds(uninformed: Sequence[str]) -> NoInformation | None:
+    """Return the error of seeds whose version under noise must not be used, if there are any."""
+    if not uninformed:
+        return None
+    remedy = "`fedrec check` proposes settings for an epsilon."
+    return NoInformation(" ".join(uninformed), remedy=remedy)
 
 
 def _text_of_seeds(results: list[SeedResult], measured: EvaluationSettings) -> Iterator[str]:
@@ -218,6 +227,13 @@ def simulate(
         str | None,
         typer.Option(help="client.workers: training processes, or auto."),
     ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LOGGER",
+            help="Also log to a tracker: mlflow, tensorboard or wandb. Repeatable.",
+        ),
+    ] = None,
     values: SetValues = None,
 ) -> Result:
     """Run the federation of a settings file in one process, on the data that it names.
@@ -232,6 +248,9 @@ def simulate(
     after the round and saves. A second one stops at once. --resume continues a stopped run to the
     same bits. It is refused if training rounds differently, unless --accept-other-arithmetic is
     given. The last line on stdout is the run's folder.
+
+    --log sends the plan's settings and the numbers of rounds.jsonl, and nothing else. A logger that
+    fails is dropped with a warning, and the run continues.
 
     With --seeds, every seed has its share of the cores, its own run folder and the same bits as
     alone. Resume a stopped seed alone, with --resume.
@@ -252,6 +271,7 @@ def simulate(
     from fedrec_lab.comparison.measurement import further_protocols
     from fedrec_lab.reports.drawing import why_no_figures
     from fedrec_lab.reports.run_folder import RunFolder
+    from fedrec_lab.reports.run_loggers import loggers_of
     from fedrec_lab.simulation.recording import record_simulation
     from fedrec_lab.simulation.result import with_tail
     from fedrec_lab.simulation.runner import simulate as run_federation
@@ -263,6 +283,7 @@ def simulate(
     check_exposure(chosen, accepted=accept_exposure)
     encrypting = protection_modules(chosen) if protect else ()
     require(*training_modules(chosen), "pyarrow", *encrypting)
+    loggers_of(log or ())
     for warning in (
         *algorithm_warnings(chosen),
         *UPDATES[chosen.update.structure].warnings(chosen.update),
@@ -288,6 +309,7 @@ def simulate(
             given=cells,
             protect=protect,
             accept_exposure=accept_exposure,
+            log=tuple(log or ()),
         )
     if jobs:
         raise SettingsError("--jobs needs several seeds.", remedy="Set --seeds, too.")
@@ -321,6 +343,7 @@ def simulate(
             users=users,
             catalogue=catalogue,
             also=further_protocols(chosen, n_users=len(users), n_items=len(catalogue)),
+            log=log or (),
         )
         result = with_tail(result)
         record_simulation(result, run)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.flags import (
-    ACCEPT_EXPOSURE,
-    CELLS,
     AcceptExposure,
     AcceptOtherArithmetic,
     CellsOf,
@@ -18,6 +16,7 @@ from fedrec.cli.flags import (
     read_cells,
     tell_rows,
     values_of,
+    words_of,
 )
 from fedrec.cli.terminal import Result
 from fedrec.errors import SettingsError
@@ -194,23 +193,25 @@ def tune(
     with run.removed_if_empty(), stop.on_interrupt():
         study = run_study(contenders, task, begin=begin, tell=tell, stop=stop.requested)
         write_study(study, run)
-    again: list[str] = []
-    if not study.finished:
-        again = ["fedrec", "tune", str(run.path / "resolved.toml"), "--resume", str(run.path)]
-        again += ["--algorithms", algorithms] if algorithms else []
-        again += [word for text in tries or () for word in ("--try", text)]
-        again += ["--sampler", sampler] if sampler else []
-        again += ["--trials", str(trials)] if trials else []
-        again += ["--seeds", seeds] if seeds != "1" else []
-        again += ["--jobs", str(jobs)] if jobs != 1 else []
-        again += ["--clients", str(clients)] if clients > 1 else []
-        again += [CELLS, cells] if cells else []
-        again += [ACCEPT_EXPOSURE] if accept_exposure else []
-        again += [word for text in values or () for word in ("--set", text)]
+    run_again = ["fedrec", "tune", str(run.path / "resolved.toml"), "--resume", str(run.path)]
+    run_again += words_of(
+        {
+            "algorithms": algorithms,
+            "try": tries,
+            "sampler": sampler,
+            "trials": trials,
+            "seeds": "" if seeds == "1" else seeds,
+            "jobs": 0 if jobs == 1 else jobs,
+            "clients": 0 if clients == 1 else clients,
+            "cells": cells,
+            "accept_exposure": accept_exposure,
+            "set": values,
+        }
+    )
     return Result(
         content={"run": str(run.path), "cells": rows, **record_of(study)},
         text=(*text_of(study), str(run.path)),
-        again=again,
+        again=[] if study.finished else run_again,
     )
 
 

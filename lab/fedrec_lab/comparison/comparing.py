@@ -64,10 +64,12 @@ class Comparison(Tabular):
 
     Attributes:
         finished: whether it was not stopped before the end.
+        uninformed: the seeds whose version under noise must not be used, each with the reason.
     """
 
     table: ComparisonTable
     finished: bool
+    uninformed: tuple[str, ...] = ()
 
     def columns(self) -> Mapping[str, list[Any]]:
         """Return the columns of the table."""
@@ -293,7 +295,12 @@ def compare(
         at=settings.evaluation.at,
         cautions=protocol_cautions(settings.plan, users, len(catalogue), protocols),
     )
-    return Comparison(table=table, finished=finished)
+    empty = {each.seed: each.uninformed for each in found if each.uninformed}
+    return Comparison(
+        table=table,
+        finished=finished,
+        uninformed=tuple(f"Seed {seed}: {why}" for seed, why in empty.items()),
+    )
 
 
 _MEASURED_BY_FEDERATIONS = (*(scorer for scorer, _ in REFERENCE_LABELS), "closed_formula")

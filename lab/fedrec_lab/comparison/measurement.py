@@ -49,6 +49,7 @@ class Measurement:
         ranks: the rank of every user's test item, as `kept_ranks` returns them, or empty if
             unknown.
         validation: rates on the validation items, on which the choice was made.
+        uninformed: why the version must not be used under noise, or empty if it may.
     """
 
     method: str
@@ -60,6 +61,7 @@ class Measurement:
     note: str = ""
     ranks: tuple[float, ...] = ()
     validation: Rates | None = None
+    uninformed: str = ""
 
 
 def kept_ranks(ranks: NDArray[np.float64], at: int) -> tuple[float, ...]:
@@ -303,6 +305,7 @@ def measurements_of(
     """
     table = result.comparison()
     rows = table.rows[:1] if method else table.rows
+    empty = result.uninformed
     plan, ranks = result.settings.plan, user_ranks(result)
     known = {plan.algorithm.name: ranks.model, "popularity": ranks.popularity}
     if result.tail is not None:
@@ -320,6 +323,7 @@ def measurements_of(
             if protocol == plan.evaluation.protocol and row.method in known
             else (),
             validation=result.on_validation(row.method, protocol),
+            uninformed="" if empty is None or row is not rows[0] else empty.message,
         )
         for row in rows
         for protocol, samples in row.samples.items()

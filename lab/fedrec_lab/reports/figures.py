@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -257,6 +258,29 @@ def leak_by_round(rounds: Sequence[RoundLeak], *, chance: float) -> LinePlot:
         y_label="of a user's history, mean",
         x_ticks=watched,
         y_top=1.0,
+    )
+
+
+def overlaid(plots: Mapping[str, LinePlot], label: str) -> LinePlot:
+    """Return one series of several plots of the same kind in one plot.
+
+    Args:
+        plots: the plots, by the labels that their series get.
+        label: the series' label in each of them.
+    """
+    series = [
+        replace(series, label=name, colour=place % len(COLOURS))
+        for place, (name, plot) in enumerate(plots.items())
+        for series in plot.series
+        if series.label == label and series.x
+    ]
+    first = next(iter(plots.values()))
+    return replace(
+        first,
+        series=tuple(series),
+        levels=(),
+        mark=None,
+        y_label=f"{label} on {first.y_label}" if "mean" in first.y_label else first.y_label,
     )
 
 

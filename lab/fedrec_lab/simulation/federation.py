@@ -176,7 +176,7 @@ class SimulatedFederation:
         plan = settings.plan
         holders = counted_holders(settings, len(catalogue), users, n_clients)
         check_start(plan, users, len(catalogue), also, holders=holders)
-        if protect:
+        if protect and plan.update.indices == "clear":
             check_users(plan, -(-len(users) // n_clients))
         self._cells = cells_in_use(plan, cells, n_clients)
         self._settings = settings
@@ -213,6 +213,11 @@ class SimulatedFederation:
         self._rounds: list[RoundReport] = []
         self._best: Version | None = None
         self._evaluation: Mapping[Protocol, MetricSums] = {}
+
+    @property
+    def reports(self) -> tuple[RoundReport, ...]:
+        """The rounds so far."""
+        return tuple(self._rounds)
 
     @property
     def finished(self) -> bool:

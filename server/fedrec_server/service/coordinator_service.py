@@ -198,6 +198,18 @@ class CoordinatorService(CoordinatorServicer):
                 lambda at: chunk_to_part(model_pb2.PublishedPart, file.chunk(at)), offset
             )
 
+    async def FetchOwnModel(self, request: Message, context: Message) -> AsyncIterator[Message]:
+        """Send what the caller receives of a parameter from a published round."""
+        run, client_id = self._run, self._member(request)
+        data = await run.work.beside(
+            self._engine.own_models.fetch,
+            client_id,
+            check_round(request.round, "request.round"),
+            check_text(request.parameter, "request.parameter"),
+        )
+        for part in _parts(coordinator_pb2.ContributionPart, data):
+            yield part
+
     async def FetchSnapshot(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send the snapshot if it serves the client better than the rounds."""
         snapshot = await self._engine.exchange.for_client(

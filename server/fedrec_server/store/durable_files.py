@@ -11,7 +11,7 @@ import re
 import secrets
 import shutil
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -54,7 +54,7 @@ class OpenFile:
         return ByteChunk(offset=offset, data=os.pread(self._file, CHUNK_BYTES, offset))
 
 
-FOLDERS = ("partial", "updates", "blobs", "snapshots", "epochs")
+FOLDERS = ("partial", "updates", "blobs", "models", "snapshots", "epochs")
 OF_ROUNDS = FOLDERS[:-1]
 OURS = re.compile(r"[0-9]{8}-[0-9a-z-]+|tmp-[0-9a-f]{16}")
 """File names that the spool writes. It never deletes others."""
@@ -88,6 +88,14 @@ def sum_name(round_id: RoundId) -> str:
 def sealed_name(round_id: RoundId, blob: Blob) -> str:
     """Return the file name of a sealed aggregate. Sealing it again gives another name."""
     return f"blobs/{round_id:08d}-{blob.digest.hex()}"
+
+
+def own_models_name(round_id: RoundId, client_id: ClientId) -> str:
+    """Return the first part of the names of the files that a client receives from a round.
+
+    The rest is a hyphen and the place of a parameter among those that clients receive.
+    """
+    return f"models/{round_id:08d}-{client_id}"
 
 
 def snapshot_name(round_id: RoundId, blob: Blob) -> str:
@@ -326,6 +334,17 @@ class Spool:
         except FileNotFoundError:
             raise damaged(name) from None
 
+    def has(self, name: str) -> bool:
+        """Return whether a file exists."""
+        return (self._folder / name).exists()
+
+    def delete_own_models(self, before: RoundId, clients: Container[ClientId]) -> None:
+        """Delete what clients received from earlier rounds."""
+        for path in self._of("models"):
+            number, client_id, _ = path.name.split("-")
+            if int(number) < before and ClientId(client_id) in clients:
+                path.unlink(missing_ok=True)
+
     def delete(self, name: str) -> None:
         """Delete a file that no row names."""
         self.failpoint("file.delete")
@@ -343,7 +362,8 @@ class Spool:
             for path in self._of(folder):
                 name = f"{folder}/{path.name}"
                 upload = collecting is not None and path.name.startswith(f"{collecting:08d}-")
-                if name in named or (folder == "partial" and upload):
+                of_client = folder == "models" and name.rpartition("-")[0] in named
+                if name in named or of_client or (folder == "partial" and upload):
                     continue
                 path.unlink(missing_ok=True)
                 swept += 1

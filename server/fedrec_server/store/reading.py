@@ -22,7 +22,13 @@ from fedrec_server.rounds.state import (
     Rules,
     State,
 )
-from fedrec_server.store.durable_files import epoch_name, snapshot_name, sum_name, update_name
+from fedrec_server.store.durable_files import (
+    epoch_name,
+    own_models_name,
+    snapshot_name,
+    sum_name,
+    update_name,
+)
 from fedrec_server.store.store import Applicant, Entry, EpochRecord, PublishedRecord, SnapshotRecord
 from fedrec_server.store.tables import blob_of, from_row
 from fedrec_server.store.writing import Recovered, read_recovered
@@ -262,11 +268,21 @@ def files(rows: sqlite3.Connection) -> Iterator[tuple[str, Blob]]:
 
 
 def named_files(rows: sqlite3.Connection) -> tuple[frozenset[str], RoundId | None]:
-    """Return the files that rows name, and the round whose partial uploads are kept."""
-    names, round_ = frozenset(name for name, _ in files(rows)), _current(rows)
+    """Return the files that rows name, and the round whose partial uploads are kept.
+
+    Of clients' own models, it is the first part of their names (see `own_models_name`).
+    """
+    names = frozenset({*(name for name, _ in files(rows)), *own_models(rows)})
+    round_ = _current(rows)
     if round_ is None or round_.phase in ("summing", "revealing"):
         return names, None
     return names, round_.number
+
+
+def own_models(rows: sqlite3.Connection) -> Iterator[str]:
+    """Yield the first parts of the names of the own models that clients may still fetch."""
+    for client_id, (last, _) in counted_by_client(rows).items():
+        yield own_models_name(last, client_id)
 
 
 def _current(rows: sqlite3.Connection) -> Round | None:

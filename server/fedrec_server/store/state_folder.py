@@ -310,6 +310,7 @@ def _copy(state: Path, draft: Path) -> BackedUp:
                 remedy="Use the fedrec version that the coordinator runs.",
             )
         files = dict(reading.files(rows))
+        models = [path for name in reading.own_models(rows) for path in state.glob(f"{name}-*")]
         last, commits = reading.last_round(rows), reading.commits(rows)
     spool = Spool(draft)
     for name, blob in files.items():
@@ -321,11 +322,15 @@ def _copy(state: Path, draft: Path) -> BackedUp:
                 remedy=f"Restore {name} of coordinator.state from an earlier backup.",
             ) from None
         spool.check(name, blob)
+    copied = [draft / name for name in files]
+    for path in models:
+        copied.append(draft / path.relative_to(state))
+        shutil.copyfile(path, copied[-1])
     (draft / FILE).write_bytes(record(commits))
-    for path in [*(draft / name for name in files), draft / DATABASE, draft / FILE]:
+    for path in [*copied, draft / DATABASE, draft / FILE]:
         path.chmod(0o600)
         sync(path)
     for folder in [draft, *(path for path in draft.iterdir() if path.is_dir())]:
         sync(folder)
     n_bytes = sum(path.stat().st_size for path in draft.rglob("*") if path.is_file())
-    return BackedUp(last_round=last, n_files=len(files), n_bytes=n_bytes)
+    return BackedUp(last_round=last, n_files=len(copied), n_bytes=n_bytes)

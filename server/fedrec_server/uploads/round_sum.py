@@ -20,6 +20,7 @@ from fedrec_server.rounds.by_client import Counted
 from fedrec_server.rounds.state import Round
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import sum_name
+from fedrec_server.uploads.own_models import OwnModels
 
 
 class Collection(ABC):
@@ -194,12 +195,16 @@ class RoundSum:
 
     Args:
         collection: the counted updates of the round in progress.
+
+    Attributes:
+        own_models: the models of single clients.
     """
 
     def __init__(self, run: LiveRun, collection: Collection) -> None:
         self._run = run
         self._collection = collection
         self._holders = ItemHolders(run)
+        self.own_models = OwnModels(run)
 
     def make(self, round_: Round) -> tuple[Blob, bytes, StatedRows | None]:
         """Write the sum of a round's counted updates.
@@ -220,7 +225,8 @@ class RoundSum:
         if run.state.rules.shares_key:
             # A party that did not add the updates up cannot test which ones are in the sum.
             total = accumulator_of(run).refreshed(total)
-        return run.store.spool.write(sum_name(round_.number), total), metrics, rows
+        published = self.own_models.publication(round_, total)
+        return run.store.spool.write(sum_name(round_.number), published), metrics, rows
 
     def unfit(self, round_: Round) -> list[tuple[ClientId, FedrecError]]:
         """Return the clients whose updates have values that no honest client sends.

@@ -7,12 +7,14 @@ from contextlib import closing
 import numpy as np
 import pytest
 from client.serve.asking import ask
+from conformance.party import Party, plan_of
 from world.silo import Silo
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.errors import StorageError, VersionMismatch
+from fedrec.algorithms.ease import EASE
+from fedrec.errors import NoInformation, StorageError, VersionMismatch
 from fedrec.follower.database import STATE_FILE
-from fedrec_client.own_recommender import own_recommender
+from fedrec_client.own_recommender import export_model, own_recommender, uninformed
 from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.recommendation_api import RecommendationApi
 from fedrec_client.serve.request_reading import Gate
@@ -265,3 +267,26 @@ def test_answers_are_the_recommenders(name, tmp_path):
     else:
         assert (folded.status, folded.code) == (422, "no_fold_in")
     assert (folded.status == 200) is (name not in {"fedncf", "fedrecgel", "fedrap", "gpfedrec"})
+
+
+def test_a_model_that_is_noise_alone_is_neither_served_nor_exported(tmp_path):
+    silo = Silo(tmp_path, "ease")
+    untouched = {
+        "algorithm": {"regularisation": EASE.settings_type.model_fields["regularisation"].default},
+        "privacy": {"mechanism": "gaussian", "epsilon": 1.0},
+        "federation": {"minimum_item_users": 1},
+    }
+    silo.plan = plan_of("ease", "dense", **untouched)
+    silo.party = Party.of(silo.plan, silo.users)
+    silo.shared[3], silo.private[3] = silo.party.shared, silo.party.private
+    silo.publish(3)
+    told = Told(silo)
+    told.holder.look()
+    assert isinstance(told.holder.problem, NoInformation)
+    answer = ask(told.application, "/v1/recommend", query={"user": silo.user})
+    assert answer.status == 503 and "privacy.epsilon = 1." in answer.json["error"]["message"]
+    with pytest.raises(NoInformation):
+        export_model(silo.settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    # This is why `fedrec client run` ends with its exit code.
+    assert isinstance(uninformed(silo.settings), NoInformation)

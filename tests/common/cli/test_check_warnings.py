@@ -34,6 +34,17 @@ def test_warnings():
     assert warnings_for(unused) == warnings_for(Plan())
 
 
+def test_an_algorithm_that_works_under_no_protection_is_not_told_to_take_one():
+    for name, advised in (("fedmf", True), ("gpfedrec", False)):
+        plan = Plan.model_validate(
+            {"algorithm": {"name": name}, "protection": {"name": "none"},
+             "update": {"structure": "dense"}}
+        )  # fmt: skip
+        told = " ".join(warnings_for(plan))
+        assert ('Use "bfv"' in told) is advised
+        assert ("use it for experiments only" in told) is not advised
+
+
 def test_what_indices_in_the_clear_would_leak_is_said():
     topk = plan_of(update={"structure": "topk"})
     told = [warning for warning in warnings_for(topk) if "fedrec audit --only indices" in warning]

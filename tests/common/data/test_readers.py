@@ -108,10 +108,12 @@ def test_missing_columns_are_named(tmp_path, header, names, message):
     assert "user_column" in caught.value.remedy
 
 
-def test_column_names_without_a_header_are_refused(tmp_path):
+@pytest.mark.parametrize("layout", ["u.data", "table"])
+def test_column_names_without_a_header_are_refused(tmp_path, layout):
     path = write(tmp_path, *SAME_DATA["u.data"])
+    columns = "user,item,rating,timestamp" if layout == "table" else None
     with pytest.raises(DataError, match="support --user-column"):
-        read_interactions(path, Reading(layout="u.data", user_column="user"))
+        read_interactions(path, Reading(layout=layout, columns=columns, user_column="user"))
 
 
 BAD_ROWS = (

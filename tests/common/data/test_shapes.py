@@ -151,6 +151,14 @@ def test_separators_that_mean_nothing(separator):
         Reading(separator=separator)
 
 
+def test_named_columns_that_two_separators_fit(tmp_path):
+    path = tmp_path / "v.txt"
+    path.write_text("a,x;1\nb,y;2\n")
+    with pytest.raises(DataError, match="split in several ways") as caught:
+        read_interactions(path, Reading(columns="user,item"))
+    assert {each["separator"] for each in caught.value.readings} == {"comma", "semicolon"}
+
+
 def test_nothing_that_was_said_is_ignored(tmp_path):
     path = tmp_path / "u.data"
     path.write_text("1\t2\t3\t4\n")

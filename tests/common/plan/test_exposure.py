@@ -68,15 +68,17 @@ def test_the_refusal_says_what_is_exposed_and_names_the_flag():
     check_exposure(plan_of("ease", "bfv"), accepted=False)
 
 
-def test_a_server_that_reads_each_update_needs_a_word_and_one_process():
+def test_a_server_that_reads_each_update_needs_a_word_and_one_user_a_client():
     plan = plan_of("gpfedrec", "none")
     with pytest.raises(RefusedError, match="own item table in every round") as caught:
         check_exposure(plan, accepted=False)
     assert "only summed" in caught.value.remedy
     check_exposure(plan, accepted=True)
-    with pytest.raises(RefusedError, match="makes a model for each user") as caught:
-        check_one_process(plan)
-    assert "fedrec simulate" in caught.value.remedy
+    check_one_process(plan)
+    check_users(plan, 1)
+    with pytest.raises(RefusedError, match="a client is one user") as caught:
+        check_users(plan, 2)
+    assert "Start a client for each user" in caught.value.remedy
 
 
 def test_a_fixed_number_of_all_users_is_for_simulations():

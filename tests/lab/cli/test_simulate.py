@@ -82,6 +82,11 @@ def test_a_model_of_noise_alone_is_refused_with_a_remedy(fedrec, tmp_path, inter
     seeds = fedrec("simulate", path, *noise, *few, "--seeds", "1,2", "--jobs", 1)
     assert seeds.code == 1, seeds.err
     assert "Seed 1: " in seeds.err and "Seed 2: " in seeds.err
+    out = tmp_path / "results"
+    measured = ("--seeds", 1, "--protocols", "full", "--no-references", "--json")
+    for asked in ((path, "--out", out, *noise, *few), (out / "resolved.toml", "--resume", out)):
+        found = fedrec("evaluate", *asked, *measured)
+        assert (found.code, found.json["error"]) == (1, "no_information"), found.err
 
 
 def test_exposing_clients_takes_a_flag(fedrec, tmp_path, interactions_file):

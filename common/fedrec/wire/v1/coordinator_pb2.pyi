@@ -249,6 +249,18 @@ class FetchPublishedRequest(_message.Message):
     after_round: int
     def __init__(self, run: _Optional[str] = ..., client_id: _Optional[str] = ..., after_round: _Optional[int] = ...) -> None: ...
 
+class FetchOwnModelRequest(_message.Message):
+    __slots__ = ("run", "round", "client_id", "parameter")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    round: int
+    client_id: str
+    parameter: str
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., client_id: _Optional[str] = ..., parameter: _Optional[str] = ...) -> None: ...
+
 class FetchSnapshotRequest(_message.Message):
     __slots__ = ("run", "client_id", "after_round", "refused")
     RUN_FIELD_NUMBER: _ClassVar[int]

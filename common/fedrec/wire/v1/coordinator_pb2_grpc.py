@@ -88,6 +88,11 @@ class CoordinatorStub:
                 request_serializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.FetchPublishedRequest.SerializeToString,
                 response_deserializer=fedrec_dot_wire_dot_v1_dot_model__pb2.PublishedPart.FromString,
                 _registered_method=True)
+        self.FetchOwnModel = channel.unary_stream(
+                '/fedrec.wire.v1.Coordinator/FetchOwnModel',
+                request_serializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.FetchOwnModelRequest.SerializeToString,
+                response_deserializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.ContributionPart.FromString,
+                _registered_method=True)
         self.FetchSnapshot = channel.unary_stream(
                 '/fedrec.wire.v1.Coordinator/FetchSnapshot',
                 request_serializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.FetchSnapshotRequest.SerializeToString,
@@ -189,6 +194,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FetchOwnModel(self, request, context):
+        """What the server computed for the caller alone in a published round.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FetchSnapshot(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -280,6 +292,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.FetchPublished,
                     request_deserializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.FetchPublishedRequest.FromString,
                     response_serializer=fedrec_dot_wire_dot_v1_dot_model__pb2.PublishedPart.SerializeToString,
+            ),
+            'FetchOwnModel': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchOwnModel,
+                    request_deserializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.FetchOwnModelRequest.FromString,
+                    response_serializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.ContributionPart.SerializeToString,
             ),
             'FetchSnapshot': grpc.unary_stream_rpc_method_handler(
                     servicer.FetchSnapshot,
@@ -583,6 +600,33 @@ class Coordinator:
             '/fedrec.wire.v1.Coordinator/FetchPublished',
             fedrec_dot_wire_dot_v1_dot_coordinator__pb2.FetchPublishedRequest.SerializeToString,
             fedrec_dot_wire_dot_v1_dot_model__pb2.PublishedPart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchOwnModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/fedrec.wire.v1.Coordinator/FetchOwnModel',
+            fedrec_dot_wire_dot_v1_dot_coordinator__pb2.FetchOwnModelRequest.SerializeToString,
+            fedrec_dot_wire_dot_v1_dot_coordinator__pb2.ContributionPart.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedrec.errors import DataError
+from fedrec.plan.algorithm import algorithm_of
 from fedrec.settings.schema import Settings
 from fedrec.wire.recording import SUFFIX, FrameReader
 from fedrec_lab.audit.wire.declared import BLOBS, file_kind
@@ -50,7 +51,9 @@ def audit_wire(
         BadSignature: if a roster is from a different authority.
     """
     known = Known.of(settings, epochs)
-    told = Truth.of(truth, known.item_ids) if truth else Truth()
+    parameters = algorithm_of(known.plan, 1).parameters
+    received = {entry.name for entry in parameters if entry.received}
+    told = Truth.of(truth, known.item_ids, received=received) if truth else Truth()
     search = None if told.is_empty else Search(told)
     traffic, storage = Traffic(known, search), Storage(known, search)
     paths = [] if recording is None else _recordings(recording)

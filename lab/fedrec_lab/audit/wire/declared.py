@@ -77,6 +77,9 @@ KINDS: dict[str, Kind] = {
         promise="a ciphertext, or sealed for the members, if it is opened elsewhere",
         sealed="sums",
     ),
+    "own model": Kind(
+        promise="what the coordinator computed for one client: only under none, and accepted"
+    ),
     "snapshot": Kind(promise="sealed for the members if sums are opened elsewhere", sealed="sums"),
     "words": Kind(promise="the coordinator's own text for clients and operators"),
 }
@@ -151,6 +154,7 @@ _MESSAGES: Mapping[str, Kinds] = {
     "FetchContributionRequest": {"bookkeeping": "run round", "identity": "client_id contributor"},
     "FetchSumRequest": {"bookkeeping": "run round", "identity": "client_id"},
     "FetchPublishedRequest": {"bookkeeping": "run after_round", "identity": "client_id"},
+    "FetchOwnModelRequest": {"bookkeeping": "run round parameter", "identity": "client_id"},
     "FetchSnapshotRequest": {
         "bookkeeping": "run after_round",
         "identity": "client_id",
@@ -238,6 +242,7 @@ BLOBS: dict[str, str] = {
     "SubmitReveal": "published sum",
     "FetchPublished": "published sum",
     "FetchSnapshot": "snapshot",
+    "FetchOwnModel": "own model",
     "SubmitSnapshot": "snapshot",
     "InstallEpoch": "epoch bundle",
     "FetchMasks": "masks",
@@ -320,6 +325,7 @@ FILES: tuple[tuple[str, str], ...] = (
     (r"partial/tmp-[0-9a-f]{16}", "published sum"),
     (r"blobs/\d{8}-sum", "sum"),
     (r"blobs/\d{8}-[0-9a-f]{64}", "published sum"),
+    (r"models/\d{8}-[0-9a-f]{64}-\d+", "own model"),
     (r"epochs/\d{8}-[0-9a-f]{64}", "epoch bundle"),
     (r"snapshots/\d{8}-[0-9a-f]{64}", "snapshot"),
 )

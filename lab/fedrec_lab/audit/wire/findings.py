@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
+from fedrec.plan.algorithm import algorithm_of
 from fedrec_lab.audit.wire.declared import BLOBS, COLUMNS, FIELDS, KINDS
 from fedrec_lab.audit.wire.known import Known, RosterSource
 from fedrec_lab.audit.wire.reading import ENTROPY_BITS, BlobTally, FieldTally
@@ -102,8 +103,10 @@ def _of_blobs(
         problems.append(f"{name} must not exist")
     if kind is not None and hidden:
         problems += [f"{name}: {why}" for why in _not_hidden(blobs)]
-    # With indices in the clear, a sum has an entry for every index that any client sent.
-    grows = kind == "sum" and known.protection.chosen.entries > 0
+    # With indices in the clear, a sum has an entry for every index that any client sent. A server
+    # that makes a model for each user adds what it computed to the sums of training rounds.
+    computes = algorithm_of(known.plan, 1).personalises
+    grows = kind == "sum" and (known.protection.chosen.entries > 0 or computes)
     if kind is not None and KINDS[kind].one_length and not grows:
         # A count round's vector has a different length than the vectors of all other rounds.
         apart = known.counting if kind in ("update", "sum") else frozenset()

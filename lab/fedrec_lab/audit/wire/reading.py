@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,9 +17,10 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from fedrec.errors import FedrecError
+from fedrec.errors import FedrecError, ProtocolError
 from fedrec.protection import PROTECTIONS, Member, VectorSpec
 from fedrec.protection.protection_plan import HEADER_BYTES, Envelope
+from fedrec.training.personalising import sum_of_publication
 
 ENTROPY_BITS = 7.8
 """Entropy in bits a byte below which bytes are not random. 4 KiB of random bytes have above 7.9."""
@@ -95,8 +97,15 @@ class PlainReader:
         """Return the vector in a blob, which may have an envelope, or None if there is none.
 
         If a value is outside its segment's bounds, the bytes are not a vector. Random bytes have
-        such values.
+        such values. Values that a server computed may follow a sum.
         """
+        found = self._vector(blob)
+        if found is None:
+            with suppress(ProtocolError):
+                found = self._vector(sum_of_publication(blob))
+        return found
+
+    def _vector(self, blob: bytes) -> NDArray[np.int64] | None:
         for start in (HEADER_BYTES, 0):
             form = self._forms.get(len(blob) - start)
             if form is None:

@@ -8,7 +8,7 @@ Data that is compressed, encrypted or written in another form is not found.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,12 +57,16 @@ class Truth:
     user_ids: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, folders: Sequence[Path], item_ids: Sequence[str]) -> Truth:
+    def of(
+        cls, folders: Sequence[Path], item_ids: Sequence[str], *, received: Collection[str] = ()
+    ) -> Truth:
         """Read clients' folders: state folders, and data files next to or in them.
 
         Args:
             item_ids: the catalogue's item ids in its order. Histories are written as positions in
                 it.
+            received: private parameters that the coordinator computes. With them it computes every
+                version of the shared model, too.
 
         Raises:
             DataError: if a folder has no client data, or unreadable data.
@@ -83,8 +87,10 @@ class Truth:
                     remedy="Pass clients' state folders or folders with their data (CSV).",
                 )
             for path in states:
-                vectors.update(_vector_windows(PrivateState.open(path).tensors))
-            for path in sorted(folder.rglob("shared-*.bin")):
+                tensors = PrivateState.open(path).tensors
+                own = {name: table for name, table in tensors.items() if name not in received}
+                vectors.update(_vector_windows(own))
+            for path in [] if received else sorted(folder.rglob("shared-*.bin")):
                 model.update(_vector_windows(SharedState.from_bytes(path.read_bytes()).kept))
             for path in files:
                 found = _histories(path, item_ids)
