@@ -366,8 +366,7 @@ class SqliteStore(Store):
         is_former = version in COORDINATOR.former
         if version not in (0, SCHEMA_VERSION) and not is_former:
             raise StorageError(
-                f"The database has schema {version}, this fedrec reads {SCHEMA_VERSION} and "
-                f"converts {' and '.join(map(str, COORDINATOR.former))}.",
+                f"The database has schema {version}, this fedrec reads {SCHEMA_VERSION}.",
                 remedy="Finish the run with the fedrec version that began it, or choose another "
                 "coordinator.state for a new run.",
             )
