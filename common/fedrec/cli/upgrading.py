@@ -39,7 +39,7 @@ Outcome = Literal["reads", "converts", "refuses"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Outlook:
     """What this release would do with one folder or file.
 
     Attributes:
@@ -62,7 +62,7 @@ def upgraded(folder: Path) -> Result:
     Raises:
         SettingsError: the folder has nothing of fedrec.
     """
-    found = [one for each in _folders(folder) for one in _findings(each)]
+    found = [one for each in _folders(folder) for one in _outlooks(each)]
     if not found:
         raise SettingsError(
             f"{folder} has no settings, keys, state or run folder of fedrec.",
@@ -97,7 +97,7 @@ def _failure(refused: Sequence[str]) -> VersionMismatch | None:
     )
 
 
-def _formats(found: Finding) -> str:
+def _formats(found: Outlook) -> str:
     if found.format is None:
         return ""
     return f"{found.format}" if found.format == found.own else f"{found.format} to {found.own}"
@@ -108,7 +108,7 @@ def _folders(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("*") if path.is_dir())
 
 
-def _findings(folder: Path) -> Iterator[Finding]:
+def _outlooks(folder: Path) -> Iterator[Outlook]:
     """Yield what is in one folder, without those inside it."""
     if (folder / COORDINATOR_DATABASE).is_file():
         yield _coordinator(folder)
@@ -126,22 +126,22 @@ def _findings(folder: Path) -> Iterator[Finding]:
 
 def _checked(
     path: Path, what: str, check_one: Callable[[], object], own: int | None = None
-) -> Finding:
+) -> Outlook:
     """Return whether this release reads something that is never converted."""
     try:
         check_one()
     except FedrecError as error:
-        return Finding(path=str(path), what=what, outcome="refuses", notes=(str(error),))
-    return Finding(path=str(path), what=what, outcome="reads", format=own, own=own)
+        return Outlook(path=str(path), what=what, outcome="refuses", notes=(str(error),))
+    return Outlook(path=str(path), what=what, outcome="reads", format=own, own=own)
 
 
-def _coordinator(folder: Path) -> Finding:
+def _coordinator(folder: Path) -> Outlook:
     found, own = database_version(folder / COORDINATOR_DATABASE), COORDINATOR.own
     notes: tuple[str, ...] = ()
     outcome: Outcome = "converts" if found in COORDINATOR.former else "reads"
     if found not in (*COORDINATOR.former, own):
         outcome, notes = "refuses", (_refusal(found, own, f"{folder}"),)
-    return Finding(
+    return Outlook(
         path=str(folder),
         what="coordinator's state",
         outcome=outcome,
@@ -159,11 +159,11 @@ def _refusal(found: int | None, own: int, what: str) -> str:
     return ""
 
 
-def _follower(folder: Path) -> Finding:
+def _follower(folder: Path) -> Outlook:
     try:
         number, tables = records_in(folder)
     except FedrecError as error:
-        return Finding(
+        return Outlook(
             path=str(folder),
             what="client's or authority's state",
             outcome="refuses",
@@ -171,7 +171,7 @@ def _follower(folder: Path) -> Finding:
         )
     run = tables["run"]
     is_client = run.get("opened", b"null") == b"null" and run.get("head", b"null") == b"null"
-    return Finding(
+    return Outlook(
         path=str(folder),
         what="client's state" if is_client else "key authority's state",
         outcome="reads" if number == STATE_FORMAT else "converts",
@@ -213,7 +213,7 @@ def _asked(plan: Plan, roster: Roster) -> Iterator[str]:
         yield f"It asks for consent, if its settings don't say it. {error}"
 
 
-def _keys(folder: Path) -> Finding:
+def _keys(folder: Path) -> Outlook:
     """Return whether this release reads the documents of a key authority's folder."""
     notes = []
     for path in sorted(folder.rglob("*.json")):
@@ -223,7 +223,7 @@ def _keys(folder: Path) -> Finding:
             notes.append(f"{path.name}: {_refusal(found, own, kind)}")
     outcome: Outcome = "refuses" if notes else "reads"
     own = VERSIONS["fedrec authority membership"]
-    return Finding(
+    return Outlook(
         path=str(folder),
         what="key authority's keys",
         outcome=outcome,
