@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -168,18 +168,34 @@ def loggers_of(names: Sequence[str]) -> dict[str, type[RunLogger]]:
         SettingsError: a name is unknown, its package isn't installed, or what a package adds is
             not a logger.
     """
-    added: dict[str, EntryPoint] = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     found: dict[str, type[RunLogger]] = {}
     for name in names:
-        kind: Any = _OWN.get(name)
-        if kind is None and name in added:
-            kind = added[name].load()
-        if not (isinstance(kind, type) and issubclass(kind, RunLogger)):
-            known = ", ".join(dict.fromkeys((*_OWN, *added)))
-            raise SettingsError(f"There is no logger {name!r}.", remedy=f"Choose from {known}.")
+        kind: Any = _OWN.get(name) or _added(name)
         require(*kind.modules)
         found[name] = kind
     return found
+
+
+def _added(name: str) -> type[RunLogger]:
+    """Return the logger that an installed package adds under a name."""
+    added = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    if name not in added:
+        known = ", ".join((*_OWN, *added))
+        raise SettingsError(f"There is no logger {name!r}.", remedy=f"Choose from {known}.")
+    where = added[name].value
+    try:
+        kind = added[name].load()
+    except Exception as error:
+        raise SettingsError(
+            f"The logger {name!r} is {where}, which cannot be imported: {error}.",
+            remedy="Correct its package, or uninstall it.",
+        ) from error
+    if not (isinstance(kind, type) and issubclass(kind, RunLogger)):
+        raise SettingsError(
+            f"The logger {name!r} is {where}, which is not a subclass of RunLogger.",
+            remedy="Correct its package, or uninstall it.",
+        )
+    return kind
 
 
 class RunLoggers:
