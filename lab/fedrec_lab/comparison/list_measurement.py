@@ -54,14 +54,6 @@ class ListRow:
 _ROWS = TypeAdapter(tuple[ListRow, ...])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Ranked:
-    """A method's lists, and what its AUC follows from."""
-
-    lists: NDArray[np.int64]
-    above: NDArray[np.float64]
-
-
 class ListMeasurement(Tabular):
     """Measures the lists of every training of a comparison, for `compare(trained=...)`.
 
@@ -69,7 +61,7 @@ class ListMeasurement(Tabular):
         held: the test items of the users that are trained. None for each user's test item.
         at: the values of K.
         folder: the folder in which rows are kept for resuming, or None.
-        export: the folder for the data and lists, in the forms of RecBole and LensKit, or None.
+        export: the folder for split and lists in the forms of RecBole and LensKit, or None.
 
     Attributes:
         rows: the metrics of the model and of popularity so far.
@@ -148,7 +140,7 @@ def _rows(
     methods = {result.settings.algorithm.name: _ranked(scores, users, held, max(at))}
     methods["popularity"] = _ranked(
         (
-            (rows, popular.expand(len(rows), -1).clone())
+            (rows, popular.expand(len(rows), -1))
             for rows in np.split(everybody, range(at_once, len(users), at_once))
         ),
         users,
@@ -165,17 +157,17 @@ def _rows(
             chosen = np.zeros_like(measured)
             chosen[measured] = inside
             groups.append((span, chosen))
-    for method, ranked in methods.items():
+    for method, (lists, above) in methods.items():
         for span, inside in groups:
             own = held.select(inside)
-            area = auc(ranked.above[inside[held.owner]], n_others[inside], own)
+            area = auc(above[inside[held.owner]], n_others[inside], own)
             for number in at:
-                rates = list_rates(ranked.lists[inside], own, number, holders, len(users))
+                rates = list_rates(lists[inside], own, number, holders, len(users))
                 if rates is not None:
                     yield ListRow(method=method, seed=seed, group=span, auc=area, rates=rates)
         if export is not None:
-            lists = _listed(ranked.lists, users, result.catalogue)
-            _write_frame(export / "lenskit" / f"{method}-seed-{seed}.parquet", lists)
+            frame = _listed(lists, users, result.catalogue)
+            _write_frame(export / "lenskit" / f"{method}-seed-{seed}.parquet", frame)
     if export is not None:
         export_split(export, result.settings.federation.name, users, held, result.catalogue)
 
@@ -185,8 +177,12 @@ def _ranked(
     users: UserSplit,
     held: HeldOut,
     most: int,
-) -> _Ranked:
-    """Rank all items but a user's training and validation items. Equal scores rank by row."""
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return lists, and for each test item how many other candidates are above it.
+
+    Candidates are all items but a user's training and validation items. Equal scores are in the
+    catalogue's order, and count half.
+    """
     lists = np.full((len(users), most), NO_ITEM, dtype=np.int64)
     above = np.zeros(len(held.items))
     for rows, found in scores:
@@ -210,7 +206,7 @@ def _ranked(
             low = np.searchsorted(others, own, side="left")
             high = np.searchsorted(others, own, side="right")
             above[first:last] = len(others) - high + 0.5 * (high - low)
-    return _Ranked(lists=lists, above=above)
+    return lists, above
 
 
 def _pairs(

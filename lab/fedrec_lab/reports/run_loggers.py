@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import typer
 
@@ -27,7 +27,6 @@ from fedrec_lab.reports.round_report import RoundReport
 
 ENTRY_POINTS = "fedrec.loggers"
 _PROJECT = "fedrec"
-_SECONDS_FOR_A_REQUEST = "10"
 _PARAMS_AT_ONCE = 100
 """MLflow's limit for a request."""
 
@@ -58,10 +57,7 @@ class RunLogger(ABC):
 
 
 class MlflowLogger(RunLogger):
-    """Logs to MLflow, at `MLFLOW_TRACKING_URI`.
-
-    The experiment is `MLFLOW_EXPERIMENT_NAME`, or fedrec.
-    """
+    """Logs to MLflow at `MLFLOW_TRACKING_URI`, in `MLFLOW_EXPERIMENT_NAME` or fedrec."""
 
     modules = ("mlflow",)
 
@@ -69,7 +65,7 @@ class MlflowLogger(RunLogger):
         """Create the run. See `RunLogger.begin`."""
         # By default MLflow tries for minutes, in which the run would wait.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", _SECONDS_FOR_A_REQUEST)
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param
 
@@ -185,17 +181,14 @@ def _added(name: str) -> type[RunLogger]:
     where = added[name].value
     try:
         kind = added[name].load()
+        if not issubclass(kind, RunLogger):
+            raise TypeError("it is not a RunLogger")
     except Exception as error:
         raise SettingsError(
-            f"The logger {name!r} is {where}, which cannot be imported: {error}.",
+            f"The logger {name!r} is {where}, which cannot be used: {error}.",
             remedy="Correct its package, or uninstall it.",
         ) from error
-    if not (isinstance(kind, type) and issubclass(kind, RunLogger)):
-        raise SettingsError(
-            f"The logger {name!r} is {where}, which is not a subclass of RunLogger.",
-            remedy="Correct its package, or uninstall it.",
-        )
-    return kind
+    return cast("type[RunLogger]", kind)
 
 
 class RunLoggers:

@@ -125,8 +125,8 @@ def test_a_logger_without_its_package_says_how_to_install_it(loggers, monkeypatc
     ("target", "problem"),
     [
         (f"{__name__}:Heard", ""),
-        (f"{__name__}:events", "is not a subclass of RunLogger"),
-        ("no_such_module:Logger", "cannot be imported: No module named"),
+        (f"{__name__}:RunLoggers", "cannot be used: "),
+        ("no_such_module:Logger", "cannot be used: No module named"),
     ],
 )
 def test_a_package_adds_a_logger(monkeypatch, target, problem):
