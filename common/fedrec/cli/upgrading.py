@@ -34,6 +34,9 @@ from fedrec.settings.validation import load_settings
 
 COORDINATOR_DATABASE = "coordinator.sqlite"
 _MEMBERS = "membership.json"
+_REVEALER = "revealer"
+_OTHER_WIRE = 9
+"""The format of states whose runs have wire protocol 7."""
 _SETTINGS = ("client.toml", "coordinator.toml", "federation.toml", "resolved.toml")
 Outcome = Literal["reads", "converts", "refuses"]
 
@@ -170,20 +173,26 @@ def _follower(folder: Path) -> Outlook:
             notes=(str(error),),
         )
     run = tables["run"]
-    is_client = run.get("opened", b"null") == b"null" and run.get("head", b"null") == b"null"
+    is_client = folder.parent.name != _REVEALER
     return Outlook(
         path=str(folder),
         what="client's state" if is_client else "key authority's state",
         outcome="reads" if number == STATE_FORMAT else "converts",
         format=number,
         own=STATE_FORMAT,
-        notes=tuple(_of_run(run, tables["client"], is_client=is_client)) if run else (),
+        notes=tuple(_of_run(number, run, tables["client"], is_client=is_client)) if run else (),
     )
 
 
-def _of_run(run: Records, own: Records, *, is_client: bool) -> Iterator[str]:
-    """Yield notes about the run of a follower's state."""
+def _of_run(number: int, run: Records, own: Records, *, is_client: bool) -> Iterator[str]:
+    """Yield notes about the run of a follower's state, whose format has a number."""
     pin = json.loads(run["pin"])
+    if number == _OTHER_WIRE:
+        yield (
+            f"Run {pin['run']} can't continue: its statements are signed in the words of wire "
+            "protocol 7. Start the next run with --new-run. Spent privacy stays counted."
+        )
+        return
     plan = plan_from_json(pin["plan_json"].encode())
     if why := FORMS[plan.form].changed(plan):
         yield f"Run {pin['run']} can't continue with this release: {why}."
