@@ -38,6 +38,8 @@ _REVEALER = "revealer"
 _OTHER_WIRE = 9
 """The format of states whose runs have wire protocol 7."""
 _SETTINGS = ("client.toml", "coordinator.toml", "federation.toml", "resolved.toml")
+_NEXT_RUN = "begin the next run with an empty coordinator.state"
+_NEW_KEYS = "provision the federation again: only each member can make and sign its newer keys"
 Outcome = Literal["reads", "converts", "refuses"]
 
 
@@ -143,7 +145,9 @@ def _coordinator(folder: Path) -> Outlook:
     notes: tuple[str, ...] = ()
     outcome: Outcome = "converts" if found in COORDINATOR.former else "reads"
     if found not in (*COORDINATOR.former, own):
-        outcome, notes = "refuses", (_refusal(found, own, f"{folder}"),)
+        outcome, notes = "refuses", (_refusal(found, own, f"{folder}", _NEXT_RUN),)
+    elif outcome == "converts" and (why := _changed_in_kit(folder.parent)):
+        outcome, notes = "refuses", (f"Its run can't continue with this release: {why}.",)
     return Outlook(
         path=str(folder),
         what="coordinator's state",
@@ -154,9 +158,18 @@ def _coordinator(folder: Path) -> Outlook:
     )
 
 
-def _refusal(found: int | None, own: int, what: str) -> str:
+def _changed_in_kit(kit: Path) -> str:
+    """Return why the run of a former database can't continue, as far as its kit says it."""
     try:
-        check_format(found, own, what, anew="start a new run in another folder")
+        plan = load_settings(kit / "coordinator.toml").plan
+    except FedrecError:
+        return ""
+    return FORMS[1].changed(plan)
+
+
+def _refusal(found: int | None, own: int, what: str, anew: str) -> str:
+    try:
+        check_format(found, own, what, anew=anew)
     except VersionMismatch as error:
         return str(error)
     return ""
@@ -229,7 +242,7 @@ def _keys(folder: Path) -> Outlook:
         kind, found = _document(path)
         own = VERSIONS.get(kind, 1)
         if kind and found != own:
-            notes.append(f"{path.name}: {_refusal(found, own, kind)}")
+            notes.append(f"{path.name}: {_refusal(found, own, kind, _NEW_KEYS)}")
     outcome: Outcome = "refuses" if notes else "reads"
     own = VERSIONS["fedrec authority membership"]
     return Outlook(
