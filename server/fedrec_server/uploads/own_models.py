@@ -146,9 +146,10 @@ class _Clients(Senders):
         self._shown = {name: np.stack(steps) for name, steps in shown.items()}
         words = self._shown.get(USER_KEY, np.zeros((0, 4), np.int64)).astype("<u2")
         self.keys = words.view("<i8").reshape(-1).astype(np.int64)
-        none = np.zeros((len(self._clients), 1), np.int64)
-        # A user has an item once. A larger number would only be more weight.
-        self.samples = np.minimum(self._shown.get(TRAINING_ITEMS, none)[:, 0], half.n_items)
+        self.samples = np.zeros(len(self._clients), np.int64)
+        if TRAINING_ITEMS in self._shown:
+            # A user that trained has an item, and each one once. Other numbers are only weight.
+            self.samples = self._shown[TRAINING_ITEMS][:, 0].clip(1, half.n_items)
         self.written: set[tuple[ClientId, int]] = set()
 
     def _parts(self, client_id: ClientId) -> dict[str, Packed]:
