@@ -76,9 +76,7 @@ class ListMeasurement(Tabular):
         export: Path | None = None,
     ) -> None:
         if not at or min(at) < 1:
-            raise DataError(
-                f"The values of K are {list(at)}.", remedy="Pass one from 1 on, or more."
-            )
+            raise DataError(f"The values of K are {list(at)}.", remedy="Pass numbers from 1.")
         self._at, self._held, self._export = tuple(sorted(set(at))), held, export
         self._path = None if folder is None else folder / f"{_FILE}.json"
         self.rows: tuple[ListRow, ...] = ()
@@ -87,17 +85,15 @@ class ListMeasurement(Tabular):
 
     def take(self, result: SimulationResult) -> None:
         """Measure the chosen version of a training. It must have the users of `held`."""
-        users = result.users
-        held = self._held or _single(users)
+        held = self._held or _single(result.users)
         found = tuple(_rows(result, held, self._at, self._export))
         again = {(row.method, row.seed) for row in found}
         kept = (row for row in self.rows if (row.method, row.seed) not in again)
         self.rows = (*kept, *found)
         if self._path is not None:
             write_whole(self._path, _ROWS.dump_json(self.rows, indent=1), private=False)
-            kinds = dict.fromkeys((*_RATES, "auc"), "double")
-            kinds |= {"method": "string", "group": "string"}
-            kinds |= dict.fromkeys(("seed", "at", "users"), "int64")
+            kinds = dict.fromkeys((*_RATES, "auc"), "double") | {"method": "string"}
+            kinds |= {"group": "string"} | dict.fromkeys(("seed", "at", "users"), "int64")
             content = parquet_of(kinds, map(ListRow.to_record, self.rows))
             write_whole(self._path.with_suffix(".parquet"), content, private=False)
 

@@ -129,9 +129,8 @@ class WandbLogger(RunLogger):
 
         # Otherwise it would also send code, console output, host name and the machine's load.
         private = wandb.Settings(
-            console="off", disable_code=True, disable_git=True, x_disable_meta=True,
+            console="off", disable_code=True, disable_git=True, silent=True, x_disable_meta=True,
             x_disable_stats=True, x_disable_machine_info=True, x_save_requirements=False,
-            silent=True,
         )  # fmt: skip
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", _PROJECT),
