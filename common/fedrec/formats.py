@@ -35,7 +35,7 @@ class Formats:
 
 COORDINATOR = Formats(own=11, former=(10,))
 """The coordinator's database. 11 has checksums of rows."""
-FOLLOWER = Formats(own=11, former=(10,))
+FOLLOWER = Formats(own=11, former=(9, 10))
 """The states of clients and of the key authority. 11 is one database."""
 RUN_FORMAT = 2
 """The format of run folders. Before 2 they had no number."""

@@ -113,6 +113,7 @@ COMPARE = Script(
     # The first evaluation is whole; of the others one seed, or no references.
     instead={
         "run.toml --protocols": "run.toml --seeds 1 --protocols",
+        "run.toml --lists-at": "run.toml --seeds 1 --no-references --lists-at",
         "run.toml --skip": "run.toml --seeds 1 --budget 1 --skip",
         "run.toml --budget 8": "run.toml --seeds 1 --budget 1",
         "run.toml --diagnostics": "run.toml --seeds 1 --no-references --diagnostics",

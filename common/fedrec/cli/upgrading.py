@@ -34,7 +34,12 @@ from fedrec.settings.validation import load_settings
 
 COORDINATOR_DATABASE = "coordinator.sqlite"
 _MEMBERS = "membership.json"
+_REVEALER = "revealer"
+_OTHER_WIRE = 9
+"""The format of states whose runs have wire protocol 7."""
 _SETTINGS = ("client.toml", "coordinator.toml", "federation.toml", "resolved.toml")
+_NEXT_RUN = "begin the next run with an empty coordinator.state"
+_NEW_KEYS = "provision the federation again: only each member can make and sign its newer keys"
 Outcome = Literal["reads", "converts", "refuses"]
 
 
@@ -140,7 +145,9 @@ def _coordinator(folder: Path) -> Outlook:
     notes: tuple[str, ...] = ()
     outcome: Outcome = "converts" if found in COORDINATOR.former else "reads"
     if found not in (*COORDINATOR.former, own):
-        outcome, notes = "refuses", (_refusal(found, own, f"{folder}"),)
+        outcome, notes = "refuses", (_refusal(found, own, f"{folder}", _NEXT_RUN),)
+    elif outcome == "converts" and (why := _changed_in_kit(folder.parent)):
+        outcome, notes = "refuses", (f"Its run can't continue with this release: {why}.",)
     return Outlook(
         path=str(folder),
         what="coordinator's state",
@@ -151,9 +158,18 @@ def _coordinator(folder: Path) -> Outlook:
     )
 
 
-def _refusal(found: int | None, own: int, what: str) -> str:
+def _changed_in_kit(kit: Path) -> str:
+    """Return why the run of a former database can't continue, as far as its kit says it."""
     try:
-        check_format(found, own, what, anew="start a new run in another folder")
+        plan = load_settings(kit / "coordinator.toml").plan
+    except FedrecError:
+        return ""
+    return FORMS[1].changed(plan)
+
+
+def _refusal(found: int | None, own: int, what: str, anew: str) -> str:
+    try:
+        check_format(found, own, what, anew=anew)
     except VersionMismatch as error:
         return str(error)
     return ""
@@ -170,20 +186,26 @@ def _follower(folder: Path) -> Outlook:
             notes=(str(error),),
         )
     run = tables["run"]
-    is_client = run.get("opened", b"null") == b"null" and run.get("head", b"null") == b"null"
+    is_client = folder.parent.name != _REVEALER
     return Outlook(
         path=str(folder),
         what="client's state" if is_client else "key authority's state",
         outcome="reads" if number == STATE_FORMAT else "converts",
         format=number,
         own=STATE_FORMAT,
-        notes=tuple(_of_run(run, tables["client"], is_client=is_client)) if run else (),
+        notes=tuple(_of_run(number, run, tables["client"], is_client=is_client)) if run else (),
     )
 
 
-def _of_run(run: Records, own: Records, *, is_client: bool) -> Iterator[str]:
-    """Yield notes about the run of a follower's state."""
+def _of_run(number: int, run: Records, own: Records, *, is_client: bool) -> Iterator[str]:
+    """Yield notes about the run of a follower's state, whose format has a number."""
     pin = json.loads(run["pin"])
+    if number == _OTHER_WIRE:
+        yield (
+            f"Run {pin['run']} can't continue: its statements are signed in the words of wire "
+            "protocol 7. Start the next run with --new-run. Spent privacy stays counted."
+        )
+        return
     plan = plan_from_json(pin["plan_json"].encode())
     if why := FORMS[plan.form].changed(plan):
         yield f"Run {pin['run']} can't continue with this release: {why}."
@@ -220,7 +242,7 @@ def _keys(folder: Path) -> Outlook:
         kind, found = _document(path)
         own = VERSIONS.get(kind, 1)
         if kind and found != own:
-            notes.append(f"{path.name}: {_refusal(found, own, kind)}")
+            notes.append(f"{path.name}: {_refusal(found, own, kind, _NEW_KEYS)}")
     outcome: Outcome = "refuses" if notes else "reads"
     own = VERSIONS["fedrec authority membership"]
     return Outlook(

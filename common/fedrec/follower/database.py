@@ -265,10 +265,15 @@ def check_older(first_line: bytes, name: str, *, former: tuple[int, ...] = ()) -
     Raises:
         VersionMismatch: the folder has an older format. The error names both numbers.
     """
-    text = first_line.decode(errors="replace").strip()
-    number = format_number(text.removeprefix(_OLDER_NAME))
-    if text.startswith(_OLDER_NAME) and number is not None and number not in former:
+    number = _older_number(first_line)
+    if number is not None and number not in former:
         check_format(number, STATE_FORMAT, name, anew=_ANEW)
+
+
+def _older_number(first_line: bytes) -> int | None:
+    text = first_line.decode(errors="replace").strip()
+    named = text.startswith(_OLDER_NAME)
+    return format_number(text.removeprefix(_OLDER_NAME)) if named else None
 
 
 def records_in(folder: Path) -> tuple[int, Mapping[Table, Records]]:
@@ -281,7 +286,8 @@ def records_in(folder: Path) -> tuple[int, Mapping[Table, Records]]:
     database, older = StateDatabase(folder), folder / OLDER_FILE
     if (folder / STATE_FILE).exists():
         return STATE_FORMAT, {"run": database.read("run"), "client": database.read("client")}
-    return FOLLOWER.former[-1], _older_tables(folder, older.read_bytes())
+    raw = older.read_bytes()
+    return _older_number(raw.partition(b"\n")[0]) or 0, _older_tables(folder, raw)
 
 
 def _older_tables(folder: Path, raw: bytes) -> Mapping[Table, Records]:
@@ -289,12 +295,16 @@ def _older_tables(folder: Path, raw: bytes) -> Mapping[Table, Records]:
 
 
 def _older_run(path: Path, raw: bytes) -> Records:
-    """Return the records of format 10: a line with its number, a JSON object and a checksum."""
+    """Return the records of format 9 or 10, from a number, a JSON object and a checksum."""
     lines = raw.split(b"\n")
     body = b"\n".join(lines[:2]) + b"\n"
     if len(lines) != 4 or lines[2] != sha256(body).hexdigest().encode():
         raise damaged(path, OLDER_FILE)
     fields = json.loads(lines[1])
+    if _older_number(lines[0]) == 9:
+        # Signed in the words of wire protocol 7, it proves nothing to a peer. The run can't
+        # continue, and spent privacy, counted data and left runs go into the next one.
+        fields["statement"] = None
     if fields.get("best") and "score" in fields["best"]:
         # Its rates were not stored. The next version that is measured begins the comparison.
         fields["best"] = None

@@ -113,7 +113,7 @@ def check_continued(plan: Plan) -> None:
             f"The run began with release {form.release}, and this release can't continue it: "
             f"{why}. Nothing was changed.",
             remedy=f"Finish the run with release {form.release}, or export the model (`fedrec "
-            "client export`) and start a new run.",
+            "client export-model`) and start a new run.",
         )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import SettingsError
+from fedrec.evaluation.lists import activity_groups
 from fedrec.evaluation.metrics import Rates, Split
 from fedrec.plan.cautions import marked
 from fedrec.plan.layout import dense_values, protection_of
@@ -147,16 +148,9 @@ def quality_by_activity(
         gains: every user's NDCG under each scorer, float64 (n_users,).
         protocol: the evaluation protocol, as `marked` writes it.
     """
-    shares = np.arange(1, n_groups) / n_groups
-    edges = np.unique(np.quantile(activity, shares, method="lower"))
-    # Users at an edge are below it.
-    group = np.searchsorted(edges, activity, side="left")
-    members = [group == place for place in np.unique(group)]
-    labels = []
-    for inside in members:
-        least, most = int(activity[inside].min()), int(activity[inside].max())
-        span = str(least) if least == most else f"{least} to {most}"
-        labels.append(f"{span}\n{int(inside.sum())} users")
+    groups = activity_groups(activity, n_groups)
+    members = [inside for _, inside in groups]
+    labels = [f"{span}\n{int(inside.sum())} users" for span, inside in groups]
     return GroupPlot(
         labels=tuple(labels),
         series=tuple(

@@ -1,6 +1,7 @@
 """The state folder: who may read it, one process at a time, and damage that is noticed."""
 
 import gc
+import json
 import os
 import signal
 import sqlite3
@@ -244,7 +245,7 @@ def test_a_record_that_is_not_what_was_written_is_damage(store, name):
         PrivateStore(store.folder)
 
 
-@pytest.mark.parametrize(("number", "who"), [(3, "an older"), (9, "an older"), (12, "a newer")])
+@pytest.mark.parametrize(("number", "who"), [(3, "an older"), (8, "an older"), (12, "a newer")])
 @pytest.mark.parametrize("read_only", [False, True])
 def test_another_format_is_refused_before_anything_is_touched(tmp_path, number, who, read_only):
     if number < STATE_FORMAT:
@@ -383,14 +384,20 @@ def test_a_run_of_a_former_release_goes_on_with_this_one_s_trainer(tmp_path, for
     assert "trainer 1" in found.accepted[0].difference
 
 
-def made_former(store):
-    """Make the folder one of format 10: a file in place of the database, and two more."""
+def made_former(store, number=10):
+    """Make the folder one of format 9 or 10: a file in place of the database, and two more."""
     store.keep_own("roster", b"the roster")
     secret = selection_secret(store)
     store.change(spent=store.keep_file("spent", b"what users have spent"))
     state = store.state
     store.close()
-    body = f"fedrec client state 10\n{state.model_dump_json()}\n".encode()
+    fields = json.loads(state.model_dump_json())
+    # Of a key authority's state, which was the same kind then.
+    fields |= {"revealed": [], "refused_sums": 0}
+    if number == 9:
+        # Signed without what wire protocol 8 added.
+        fields["statement"] = {"federation": "films", "run": "run-1", "round": 1}
+    body = f"fedrec client state {number}\n{json.dumps(fields)}\n".encode()
     found = body + sha256(body).hexdigest().encode() + b"\n"
     (store.folder / "state.json").write_bytes(found)
     (store.folder / "roster.json").write_bytes(b"the roster")
@@ -400,10 +407,13 @@ def made_former(store):
     return state, secret
 
 
+@pytest.mark.parametrize("number", [9, 10])
 @pytest.mark.parametrize("ends", ["", "backup", "database", "files"])
-def test_a_former_state_is_converted_wherever_the_process_was_killed(store, monkeypatch, ends):
+def test_a_former_state_is_converted_wherever_the_process_was_killed(
+    store, monkeypatch, ends, number
+):
     stage(store)
-    state, secret = made_former(store)
+    state, secret = made_former(store, number)
     with pytest.raises(VersionMismatch, match="former format"):
         PrivateStore(store.folder, read_only=True)
 
@@ -428,7 +438,7 @@ def test_a_former_state_is_converted_wherever_the_process_was_killed(store, monk
         names = {path.name for path in store.folder.iterdir()}
         assert names.isdisjoint({"state.json", "roster.json", "coin.key"})
         kept = (store.folder / BACKUP_FILE).read_bytes()
-        assert b"fedrec client state 10" in kept and secret not in kept
+        assert b"fedrec client state %d" % number in kept and secret not in kept
         publish(found, counted=True)
         assert found.state.spent == state.spent
         assert not (store.folder / BACKUP_FILE).exists()

@@ -34,9 +34,9 @@ def state(folder):
     (folder / STATE_FILE).write_bytes(image_of({"run": records}))
 
 
-def former_state(folder):
+def former_state(folder, number=10):
     folder.mkdir(parents=True)
-    body = f"fedrec client state 10\n{json.dumps(RUN)}\n"
+    body = f"fedrec client state {number}\n{json.dumps(RUN)}\n"
     digest = sha256(body.encode()).hexdigest()
     (folder / "state.json").write_text(f"{body}{digest}\n")
 
@@ -85,6 +85,23 @@ def test_every_kind_of_folder_is_told_and_none_is_changed(fedrec, tmp_path):
     text = fedrec("check", "--upgrade", tmp_path).out
     assert "10 to 11" in text and "Run run-1 began with release 0.1" in text
     assert "in place of trainer 1 from the next round" in text
+
+
+@pytest.mark.parametrize(("name", "outcome"), [("sketch", "refuses"), ("fedals", "converts")])
+def test_a_run_whose_sums_mean_something_else_now_is_told(fedrec, tmp_path, name, outcome):
+    database(tmp_path / "kit" / "state" / "coordinator.sqlite", 10)
+    text = f'[algorithm]\nname = "{name}"\n[update]\nstructure = "dense"\n'
+    (tmp_path / "kit" / "coordinator.toml").write_text(text)
+    found = fedrec("check", "--upgrade", tmp_path / "kit", "--json").json["found"]
+    assert [one["outcome"] for one in found] == ["reads", outcome]
+
+
+def test_a_state_of_another_wire_protocol_keeps_what_outlives_runs(fedrec, tmp_path):
+    former_state(tmp_path / "revealer" / "state", 9)
+    outcome = fedrec("check", "--upgrade", tmp_path, "--json")
+    (found,) = outcome.json["found"]
+    assert (found["what"], found["outcome"]) == ("key authority's state", "converts")
+    assert "--new-run" in found["notes"][0]
 
 
 @pytest.mark.parametrize(
