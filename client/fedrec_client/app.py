@@ -32,7 +32,12 @@ from fedrec.identity.certificates import certificate_sha256
 from fedrec.identity.identity import KEY_FILE, Identity, known_identity, new_or_known_identity
 from fedrec.identity.public import read_authority_key, read_issuer
 from fedrec.ids import RoundId
-from fedrec.plan.agreement import plan_from_json, plan_to_json
+from fedrec.plan.agreement import (
+    check_continued,
+    check_new_run,
+    plan_from_json,
+    plan_to_json,
+)
 from fedrec.plan.exposure import check_member_exposure, check_own_floor, check_users
 from fedrec.plan.schema import Plan
 from fedrec.recommender.tail import check_tail_users
@@ -184,6 +189,7 @@ class ClientApp:
         if self._continues(store):
             # A user that moved the folder learns it at once, not when the coordinator answers.
             plan = plan_from_json(store.state.pin.plan_json.encode())
+            check_continued(plan)
             self._go_on(store, self._provenance(plan))
         else:
             # Nor does it apply for users that it does not find.
@@ -459,6 +465,8 @@ class ClientApp:
         present = self._provenance(membership.plan)
         if store.is_bound and store.state.pin.run == pin.run:
             self._go_on(store, present)
+        else:
+            check_new_run(membership.plan)
         store.bind(pin, membership.epoch, new_run=self._may_replace_run, provenance=present)
         # The consent is used up: otherwise, a client that is removed later would apply again.
         self._may_replace_run = False

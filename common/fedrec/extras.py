@@ -20,6 +20,8 @@ _DISTRIBUTIONS = {
     "grpc_health": "grpcio-health-checking",
     "grpc_reflection": "grpcio-reflection",
     "llvmlite": "numba",
+    "mlflow": "mlflow-skinny",
+    "tensorboardX": "tensorboardx",
 }
 """Modules whose distributions have a different name."""
 _NOT_FOR_USERS = "dev"

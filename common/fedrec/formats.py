@@ -1,20 +1,46 @@
-"""Format numbers of stored files and run folders. Other formats are refused untouched.
+"""Format numbers of state folders and run folders, and the backup before a conversion.
 
 A number changes if old content would be misread, or if training would continue differently from it:
-parameters, trainer or accelerators. Each kind of thing has one number. That of run folders is here,
-the others are next to the code that writes them.
+parameters, trainer or accelerators. Former formats are converted at the first start, others are
+refused untouched. Numbers of files inside are next to the code that writes them.
+
+Before a conversion, the replaced content is kept in a file that no release starts: it isn't a
+database. It has no secret of a key epoch, and goes when the next round is published.
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from fedrec.durable import write_whole
 from fedrec.errors import StorageError, VersionMismatch
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formats:
+    """The formats of one kind of folder that this release reads.
+
+    Attributes:
+        own: the one that it writes.
+        former: those that it converts at the first start.
+    """
+
+    own: int
+    former: tuple[int, ...] = ()
+
+
+COORDINATOR = Formats(own=11, former=(10,))
+"""The coordinator's database. 11 has checksums of rows."""
+FOLLOWER = Formats(own=11, former=(9, 10))
+"""The states of clients and of the key authority. 11 is one database."""
 RUN_FORMAT = 2
 """The format of run folders. Before 2 they had no number."""
+BACKUP_FILE = "before-upgrade.bak"
+_BACKUP = b"fedrec backup, made before an upgrade. It can't be started.\n"
 ENVIRONMENT_NAME = "environment.json"
 """The file of a run folder that contains its format number."""
 CHECKPOINT_FILE = "checkpoint/checkpoint.json"
@@ -52,6 +78,44 @@ def check_format(found: int | None, own: int, what: str, *, anew: str) -> None:
         "changed.",
         remedy=f"Install the fedrec that wrote it, or {anew}.",
     )
+
+
+def keep_backup(folder: Path, content: bytes) -> None:
+    """Keep content that a conversion is about to replace, until `drop_backup`.
+
+    Args:
+        content: without any secret of a key epoch.
+
+    Raises:
+        DiskFull: the disk is full. Nothing was converted.
+        FedrecError: the file can't be written.
+    """
+    write_whole(folder / BACKUP_FILE, _BACKUP + content, private=True)
+
+
+def refuse_backup(path: Path) -> None:
+    """Refuse a backup that was put in the place of a database.
+
+    Raises:
+        StorageError: the file is such a backup.
+    """
+    try:
+        with path.open("rb") as file:
+            found = file.read(len(_BACKUP))
+    except OSError:
+        return
+    if found == _BACKUP:
+        raise StorageError(
+            f"{path} is a backup that an upgrade made, which can't be started: rounds may have "
+            "been published since. Nothing was changed.",
+            remedy="Restore the whole newest folder.",
+        )
+
+
+def drop_backup(folder: Path) -> None:
+    """Delete the backup of the last conversion: the converted folder has published a round."""
+    with suppress(OSError):
+        (folder / BACKUP_FILE).unlink(missing_ok=True)
 
 
 def check_run_folder(folder: Path) -> None:

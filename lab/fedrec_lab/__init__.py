@@ -9,15 +9,25 @@ from fedrec.extras import not_installed
 
 if TYPE_CHECKING:
     from fedrec_lab.comparison.comparing import Comparison, compare
+    from fedrec_lab.comparison.runs import RunsComparison, compare_runs
     from fedrec_lab.simulation.result import SimulationResult
     from fedrec_lab.simulation.runner import simulate
 
-__all__ = ["Comparison", "SimulationResult", "compare", "simulate"]
+__all__ = [
+    "Comparison",
+    "RunsComparison",
+    "SimulationResult",
+    "compare",
+    "compare_runs",
+    "simulate",
+]
 
 _HOMES = {
     "Comparison": "fedrec_lab.comparison.comparing",
+    "RunsComparison": "fedrec_lab.comparison.runs",
     "SimulationResult": "fedrec_lab.simulation.result",
     "compare": "fedrec_lab.comparison.comparing",
+    "compare_runs": "fedrec_lab.comparison.runs",
     "simulate": "fedrec_lab.simulation.runner",
 }
 

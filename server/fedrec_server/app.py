@@ -21,6 +21,7 @@ from fedrec.identity.certificates import expires_at
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.roster import Roster
 from fedrec.monitoring import MetricsEndpoint, Monitored, metrics_endpoint
+from fedrec.plan.agreement import check_continued, plan_of_run
 from fedrec.plan.algorithm import about_algorithm, algorithm_of
 from fedrec.plan.exposure import check_exposure, check_one_process
 from fedrec.privacy import BUDGET_SPENT
@@ -49,7 +50,7 @@ from fedrec_server.service.tls_port import (
 from fedrec_server.service.wire_recorder import WireRecorder
 from fedrec_server.store.durable_files import DurabilityLost, Failpoint, no_failpoint
 from fedrec_server.store.sqlite import SqliteStore
-from fedrec_server.store.state_folder import installed_bundle
+from fedrec_server.store.state_folder import installed_bundle, read_former_folder
 
 if TYPE_CHECKING:
     from fedrec_server.page.serving import Page
@@ -135,7 +136,10 @@ class Coordinator:
         if algorithm_of(settings.plan, 1).personalises:
             require("threadpoolctl", *about_algorithm(settings.plan).modules)
         keys = _key_epoch(settings.coordinator)
-        federation = Federation.of(settings.plan, catalogue, vectors, keys)
+        known = read_former_folder(Path(settings.coordinator.state)).plan_fingerprint
+        plan = plan_of_run(settings.plan, known)
+        check_continued(plan)
+        federation = Federation.of(plan, catalogue, vectors, keys)
         return cls(
             settings.coordinator,
             federation,

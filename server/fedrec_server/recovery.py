@@ -18,6 +18,7 @@ from fedrec.identity.document import read_public
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
+from fedrec.plan.agreement import plan_of_run
 from fedrec.settings.schema import Settings
 from fedrec.state_folder import FolderLock
 from fedrec.training.round_vectors import RoundVectors
@@ -114,7 +115,10 @@ def _federation(
     else:
         installed = installed_bundle(Path(settings.coordinator.state))
         given = None if installed is None else KeyEpoch.from_json(installed)
-    found = Federation.of(settings.plan, catalogue, vectors, point.keys)
+    # Members sign the plan in the form of the release that began the run.
+    known = {header.plan_fingerprint for header in point.contributions}
+    plan = plan_of_run(settings.plan, "".join(known))
+    found = Federation.of(plan, catalogue, vectors, point.keys)
     if given is None or given == point.keys:
         return found
     if given.roster.epoch > point.keys.roster.epoch:

@@ -62,7 +62,21 @@ def settings(reader: Reader) -> None:
     reader.command("fedrec init run.toml --data data/interactions.csv --clients 3 --name movies")
 
 
-READ_A_RUN_FOLDER = Script(given=trained)
+def trained_twice(reader: Reader) -> None:
+    """The folders of two simulations."""
+    trained(reader)
+    reader.command(f"mv {RUN} first")
+    reader.command("fedrec simulate run.toml --set rounds.total=2 --set algorithm.dim=8")
+    reader.command("mv runs/* runs/movies-20260102-120000")
+    reader.command(f"mv first {RUN}")
+
+
+READ_A_RUN_FOLDER = Script(
+    given=trained_twice,
+    instead={
+        "--log tensorboard": "--log tensorboard --set rounds.total=2 --set output.runs=logged"
+    },
+)
 CHOOSE_A_PROTECTION = Script(
     given=settings,
     instead={"--no-second-act": "--no-second-act --synthetic --rounds 2"},
@@ -99,6 +113,7 @@ COMPARE = Script(
     # The first evaluation is whole; of the others one seed, or no references.
     instead={
         "run.toml --protocols": "run.toml --seeds 1 --protocols",
+        "run.toml --lists-at": "run.toml --seeds 1 --no-references --lists-at",
         "run.toml --skip": "run.toml --seeds 1 --budget 1 --skip",
         "run.toml --budget 8": "run.toml --seeds 1 --budget 1",
         "run.toml --diagnostics": "run.toml --seeds 1 --no-references --diagnostics",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,10 @@ from world.children import (
     KillCoordinator,
     close_all,
 )
+from world.clock import DEADLINE_SECONDS
 from world.links import Passing
 from world.parties import Client, check_against_one_process, published_rounds
+from world.plans import params
 
 from fedrec.errors import ProtocolError, RefusedError, RoundClosed, WrongIdentity
 from fedrec.identity.identity import Identity
@@ -99,7 +102,34 @@ def test_a_late_joiner_and_a_client_that_is_away_keep_what_they_have(found):
     assert counted[:3] == [frozenset(range(N_ALONE - 1))] * 3
 
 
-@pytest.mark.parametrize("algorithm", ["gpfedrec", "perfedrec", "cofedrec", "pfedgraph"])
+def test_a_model_waits_for_a_client_that_others_go_on_without(found):
+    reached, opened = threading.Event(), threading.Event()
+
+    class Held(Passing):
+        def own_model(self, client_id, run, round_id, parameter):
+            reached.set()
+            assert opened.wait(DEADLINE_SECONDS)
+            return self.link.own_model(client_id, run, round_id, parameter)
+
+    federation = found(apart_plan("pfedgraph", N_ALONE - 1), N_ALONE, bench=Alone)
+    last = N_ALONE - 1
+    federation.client(last, wrap=Held)
+    for number in range(last):
+        federation.client(number)
+    assert reached.wait(DEADLINE_SECONDS)
+    for client in federation.clients[1:]:
+        client.wait_for("sent", 3)
+    federation.clock.jump(federation.bench.plan.rounds.deadline_seconds)
+    federation.tick()
+    federation.clients[1].wait_for("published", 3)
+    opened.set()
+    counted = check_against_one_process(federation)
+    assert last in counted[1] and last not in counted[2]
+
+
+@pytest.mark.parametrize(
+    "algorithm", params("pfedgraph", long=["gpfedrec", "perfedrec", "cofedrec"])
+)
 def test_a_cohort_of_one(found, algorithm):
     federation = found(apart_plan(algorithm, 1), 1, bench=Alone)
     federation.client(0)

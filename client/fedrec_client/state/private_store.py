@@ -13,6 +13,8 @@ from fedrec.ids import RoundId
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import BLOCKS, names_in, read_manifest
+from fedrec.plan.agreement import plan_from_json
+from fedrec.plan.schema import PLAN_FORM
 from fedrec.wire.messages import RevealStatement, UploadHeader
 from fedrec_client.state.client_state import (
     BestModel,
@@ -43,7 +45,9 @@ class PrivateStore(FollowerStore[ClientState]):
     def go_on(self, present: Provenance, *, accepted: bool, now: float) -> None:
         """Check that the training path and arithmetic are unchanged, or record an accepted change.
 
-        Before the first answer there are no bits that could differ.
+        Before the first answer there are no bits that could differ. A run of a former release
+        continues with this one's training path: its updates are as good, and headers name the path
+        of the release that began it.
 
         Args:
             accepted: whether the user accepts another path or arithmetic.
@@ -55,7 +59,7 @@ class PrivateStore(FollowerStore[ClientState]):
         found = self.state.provenance
         if found is None or self.state.answered_round == 0:
             kept = present
-        elif found.is_of_another_release(present):
+        elif found.is_of_another_release(present) and not self._is_of_former_release:
             # Headers name the training path, so every further update would be refused.
             raise RefusedError(
                 f"The run in {self.folder} began with {found.path}, but this release of fedrec has "
@@ -70,10 +74,14 @@ class PrivateStore(FollowerStore[ClientState]):
                 what=f"The state folder {self.folder}",
                 round_id=self.state.answered_round,
                 now=now,
-                accepted=accepted,
+                accepted=accepted or not found.arithmetic.difference(present.arithmetic),
             )
         if kept != found:
             self.change(provenance=kept)
+
+    @property
+    def _is_of_former_release(self) -> bool:
+        return plan_from_json(self.state.pin.plan_json.encode()).form < PLAN_FORM
 
     def read_private(self, ref: FileRef) -> PrivateState:
         """Return a private state after checking its files, without reading its tensors."""

@@ -25,6 +25,7 @@ EPILOG = (
     "  fedrec check run.toml\n"
     "  fedrec check run.toml --items 50000 --clients 20 --json\n"
     "  fedrec check --explain\n"
+    "  fedrec check --upgrade kits\n"
     "  fedrec check --explain rounds.total\n"
     "  FEDREC_ROUNDS__TOTAL=10 fedrec check run.toml --set update.rank=8"
 )
@@ -33,7 +34,10 @@ EPILOG = (
 def check(
     target: Annotated[
         str,
-        typer.Argument(metavar="SETTINGS", help="The settings file, or a key with --explain."),
+        typer.Argument(
+            metavar="SETTINGS",
+            help="The settings file, a key with --explain, or a folder with --upgrade.",
+        ),
     ] = "",
     items: Annotated[
         int, typer.Option(min=0, help="Size of the catalogue, if no file gives it.")
@@ -49,6 +53,14 @@ def check(
     cells: CellsOf = "",
     explain: Annotated[
         bool, typer.Option("--explain", help="Explain a setting, a section or all settings.")
+    ] = False,
+    upgrade: Annotated[
+        bool,
+        typer.Option(
+            "--upgrade",
+            help="Report what this release would do with a folder of an earlier one: a kit, a "
+            "state, keys or runs.",
+        ),
     ] = False,
     accept_exposure: AcceptExposure = False,
     values: SetValues = None,
@@ -66,6 +78,10 @@ def check(
     """
     if explain:
         return _explain("" if Path(target).is_file() else target)
+    if upgrade:
+        from fedrec.cli.upgrading import upgraded
+
+        return upgraded(Path(target))
     from fedrec.cli.data_options import catalogue_size
     from fedrec.cli.own_floor import HeldRows
     from fedrec.cli.pricing import (

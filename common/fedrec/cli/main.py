@@ -169,7 +169,7 @@ VERBS: dict[str, Verb] = {
         panel=_RUN,
     ),
     "runs": Verb(
-        help="List the runs in a folder, or show one.",
+        help="List the runs in a folder, show one, or compare several.",
         panel=_RUN,
     ),
     "report": Verb(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fedrec.data.public import PUBLIC, PublicDataset, cache_folder
     from fedrec.data.readers import ReadReport, read_interactions
     from fedrec.data.reading import Reading
-    from fedrec.data.splits import NO_ITEM, UserSplit, leave_one_out
+    from fedrec.data.splits import NO_ITEM, HeldOut, UserSplit, hold_out, leave_one_out
     from fedrec.data.synthetic import SyntheticDataset, generate
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "Catalogue",
     "DatasetSummary",
     "FetchedDataset",
+    "HeldOut",
     "ImportedDataset",
     "Interactions",
     "PublicDataset",
@@ -54,6 +55,7 @@ __all__ = [
     "encode_ids",
     "fetch_ml_100k",
     "generate",
+    "hold_out",
     "import_public",
     "leave_one_out",
     "partition_users",
@@ -85,6 +87,8 @@ _HOMES = {
     "Reading": "fedrec.data.reading",
     "NO_ITEM": "fedrec.data.splits",
     "UserSplit": "fedrec.data.splits",
+    "HeldOut": "fedrec.data.splits",
+    "hold_out": "fedrec.data.splits",
     "leave_one_out": "fedrec.data.splits",
     "DatasetSummary": "fedrec.data.interactions",
     "describe": "fedrec.data.interactions",

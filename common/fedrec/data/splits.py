@@ -1,11 +1,15 @@
-"""Leave-one-out: each user's last interaction is for test and the previous one for validation."""
+"""Divide histories into training, validation and test items.
+
+Leave-one-out, of which a federation's metrics are: each user's last interaction is for test and the
+previous one for validation. `hold_out` also divides by a share of each history, or at one time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,6 +154,36 @@ Divide: TypeAlias = Callable[[Interactions, Catalogue], UserSplit]
 """The signature of `leave_one_out` and `undivided`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeldOut:
+    """The test items of users, any number for each, in the order of a `UserSplit`.
+
+    Attributes:
+        indptr: int64 (n_users + 1,). User u's items are ``items[indptr[u]:indptr[u + 1]]``.
+        items: rows of the catalogue, the oldest interaction of a user first, int64 (n_test,).
+    """
+
+    indptr: NDArray[np.int64]
+    items: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        return f"HeldOut({len(self.items):,} test items of {len(self.indptr) - 1:,} users)"
+
+    @property
+    def owner(self) -> NDArray[np.int64]:
+        """The position of each item's user, int64 (n_test,)."""
+        return np.repeat(np.arange(len(self.indptr) - 1, dtype=np.int64), np.diff(self.indptr))
+
+    def select(self, kept: NDArray[np.bool_]) -> HeldOut:
+        """Return the items of some users, which keep their order."""
+        sizes = np.diff(self.indptr)
+        return HeldOut(indptr=_indptr(sizes[kept]), items=self.items[np.repeat(kept, sizes)])
+
+
+By: TypeAlias = Literal["last", "ratio", "time"]
+BY: tuple[By, ...] = ("last", "ratio", "time")
+
+
 def leave_one_out(
     interactions: Interactions, catalogue: Catalogue, *, minimum_interactions: int = 1
 ) -> UserSplit:
@@ -168,6 +202,37 @@ def leave_one_out(
         CatalogueMismatch: some items are outside the catalogue.
         DataError: no user is left.
     """
+    return hold_out(interactions, catalogue, minimum_interactions=minimum_interactions)[0]
+
+
+def hold_out(
+    interactions: Interactions,
+    catalogue: Catalogue,
+    *,
+    by: By = "last",
+    share: float = 0.2,
+    minimum_interactions: int = 1,
+) -> tuple[UserSplit, HeldOut]:
+    """Split each user's history by time, as `leave_one_out` does, with any number of test items.
+
+    Validation is the item before the first test item. The test item of the `UserSplit` is the first
+    one, the user's next item. The others are in no part of it. A user that would keep fewer than 2
+    items before its test items has none.
+
+    Args:
+        by: "last" holds out the last item of each user. "ratio" holds out the latest share of each
+            history, rounded down but at least one item. "time" holds out everything from one time
+            on, the same for all users, before which all but the share of the interactions are.
+            Later interactions of users without test items are left out.
+        share: the share of interactions for test.
+        minimum_interactions: users with fewer distinct items are left out.
+
+    Raises:
+        CatalogueMismatch: some items are outside the catalogue.
+        DataError: no user is left, the share isn't between 0 and 1, or a time is missing.
+    """
+    if not 0.0 < share < 1.0:
+        raise DataError(f"share is {share}.", remedy="Pass a number between 0 and 1.")
     unique = interactions.deduplicated()
     item_rows = catalogue.rows_of(unique.item_ids.tolist())
     users, user_index = encode_ids(unique.user_ids)
@@ -178,31 +243,55 @@ def leave_one_out(
             f"None of the {len(users)} users has {minimum_interactions} interactions or more.",
             remedy="Lower minimum_interactions, or check the data.",
         )
+    late = np.zeros(len(unique), dtype=np.bool_)
+    if by == "time":
+        late = _late(unique, share)
+        before = np.bincount(user_index, weights=~late, minlength=len(users))
+        # Without a past, a user has nothing to train on and nothing to be measured by.
+        kept &= ~late | (before >= 2)[user_index]
     if not kept.all():
-        unique, item_rows = unique.take(kept), item_rows[kept]
+        unique, item_rows, late = unique.take(kept), item_rows[kept], late[kept]
         users, user_index = encode_ids(unique.user_ids)
         held = np.bincount(user_index, minlength=len(users))
 
     order = _by_user_and_recency(unique, user_index, item_rows)
     item_rows, user_index = item_rows[order], user_index[order]
     ends = np.cumsum(held)
-    has_holdout = held >= 3
+    if by == "time":
+        n_test = np.bincount(user_index, weights=late[order], minlength=len(users)).astype(np.int64)
+    else:
+        wished = np.ones_like(held) if by == "last" else (held * share).astype(np.int64)
+        n_test = np.where(held >= 3, np.clip(wished, 1, np.maximum(held - 2, 1)), 0)
+    has_test = n_test > 0
     validation = np.full(len(users), NO_ITEM, dtype=np.int64)
     test = np.full(len(users), NO_ITEM, dtype=np.int64)
-    validation[has_holdout] = item_rows[ends[has_holdout] - 2]
-    test[has_holdout] = item_rows[ends[has_holdout] - 1]
+    first = (ends - n_test)[has_test]
+    validation[has_test] = item_rows[first - 1]
+    test[has_test] = item_rows[first]
 
-    is_train = np.ones(len(item_rows), dtype=np.bool_)
-    is_train[ends[has_holdout] - 1] = False
-    is_train[ends[has_holdout] - 2] = False
+    place = np.arange(len(item_rows))
+    is_train = place < (ends - n_test - has_test)[user_index]
+    is_test = place >= (ends - n_test)[user_index]
     train_items, train_users = item_rows[is_train], user_index[is_train]
-    return UserSplit(
+    split = UserSplit(
         user_ids=tuple(map(UserId, users)),
-        train_indptr=_indptr(held - 2 * has_holdout),
+        train_indptr=_indptr(held - n_test - has_test),
         train_items=_ascending(train_users, train_items),
         validation_items=validation,
         test_items=test,
     )
+    return split, HeldOut(indptr=_indptr(n_test), items=item_rows[is_test])
+
+
+def _late(unique: Interactions, share: float) -> NDArray[np.bool_]:
+    """Return which interactions are at or after the time that separates their latest share."""
+    times = unique.times()
+    if (times < 0).any():
+        raise DataError(
+            "Some interactions have no time, so they can't be divided at one.",
+            remedy='Use "ratio" or "last".',
+        )
+    return np.asarray(times >= np.sort(times)[int(len(times) * (1.0 - share))])
 
 
 def undivided(interactions: Interactions, catalogue: Catalogue) -> UserSplit:

@@ -28,8 +28,8 @@ __all__ = [
     "Scorer",
     "Split",
     "largest_sums",
-    "ndcg_of_users",
     "rank_values",
+    "rate_of_users",
     "rates_of",
     "rates_of_ranks",
 ]
@@ -202,6 +202,7 @@ def rates_of_ranks(ranks: NDArray[np.float64], at: int) -> Rates | None:
     return rates_of(rank_values(ranks, at).sum(0).tolist())
 
 
-def ndcg_of_users(ranks: NDArray[np.float64], at: int) -> NDArray[np.float64]:
-    """Return every user's NDCG@K, float64 (n_users,), rounded as in the sums."""
-    return rank_values(ranks, at)[:, RANK_FIELDS.index("gain")] / float(MAXIMUM_PER_USER)
+def rate_of_users(ranks: NDArray[np.float64], at: int, rate: str = "ndcg") -> NDArray[np.float64]:
+    """Return every user's value of a rate (one of `RATES`), float64 (n_users,), as in the sums."""
+    place = next(place for place, metric in enumerate(RANK_METRICS) if rate in metric.rates)
+    return rank_values(ranks, at)[:, place + 1] / float(RANK_METRICS[place].unit)

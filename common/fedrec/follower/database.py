@@ -7,6 +7,7 @@ leaves the folder unchanged, and a flipped bit can't silently discard a commit.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing, suppress
@@ -15,14 +16,24 @@ from pathlib import Path
 from typing import Literal
 
 from fedrec.durable import DiskFull, unwritten, write_whole
-from fedrec.errors import StorageError
-from fedrec.formats import check_format, format_number
+from fedrec.errors import StorageError, VersionMismatch
+from fedrec.formats import (
+    BACKUP_FILE,
+    FOLLOWER,
+    check_format,
+    format_number,
+    keep_backup,
+    refuse_backup,
+)
 from fedrec.state_folder import Highwater
 
 STATE_FILE = "state.sqlite"
-STATE_FORMAT = 11
+STATE_FORMAT = FOLLOWER.own
 OLDER_FILE = "state.json"
 """The file that formats up to 10 used instead."""
+_OLDER_OWN = {"roster": "roster.json", "selection_secret": "coin.key"}
+"""The files that format 10 used for records that outlive runs."""
+_SECRET_BYTES = 32
 Table = Literal["run", "client"]
 """`run` has the fields of a `StoredState`. `client` has the records that outlive runs."""
 Records = Mapping[str, bytes]
@@ -69,12 +80,55 @@ class StateDatabase:
         self._path = folder / STATE_FILE
         self._rows: sqlite3.Connection | None = None
         self._mark: Highwater | None = None
+        for path in (self._path, folder / OLDER_FILE):
+            refuse_backup(path)
         with suppress(OSError), (folder / OLDER_FILE).open("rb") as file:
-            check_older(file.readline(), str(folder / OLDER_FILE))
+            name = str(folder / OLDER_FILE)
+            check_older(file.readline(), name, former=FOLLOWER.former)
         header = _header(self._path)
         if header:
-            number = int.from_bytes(header[_VERSION])
-            check_format(number, STATE_FORMAT, str(self._path), anew=_ANEW)
+            check_format(database_version(self._path), STATE_FORMAT, str(self._path), anew=_ANEW)
+
+    def convert(self) -> None:
+        """Make the database from the files of a former format, if there are any.
+
+        The database is written whole, so an interrupted conversion begins again, or only deletes
+        the files.
+
+        Raises:
+            DiskFull: the disk is full. Nothing was converted.
+            StorageError: the files are damaged.
+        """
+        folder = self._path.parent
+        older = folder / OLDER_FILE
+        if not older.exists():
+            return
+        if not self._path.exists():
+            raw = older.read_bytes()
+            tables = _older_tables(folder, raw)
+            # It has names and digests, but no secret: those are in other files.
+            keep_backup(folder, raw)
+            write_whole(self._path, image_of(tables), private=True)
+        elif not (folder / BACKUP_FILE).exists():
+            raise StorageError(
+                f"{folder} has both {STATE_FILE} and {OLDER_FILE}, and no backup of a conversion.",
+                remedy="Nothing was changed. Restore the whole newest folder.",
+            )
+        for name in (*_OLDER_OWN.values(), OLDER_FILE):
+            (folder / name).unlink(missing_ok=True)
+
+    def refuse_former(self) -> None:
+        """Refuse to read a former format, which the folder's own process converts.
+
+        Raises:
+            VersionMismatch: the folder has a former format.
+        """
+        if not self._path.exists() and (self._path.parent / OLDER_FILE).exists():
+            raise VersionMismatch(
+                f"{self._path.parent} has a former format, which this command doesn't convert. "
+                "Nothing was changed.",
+                remedy="Start the client or the key authority once, which converts it.",
+            )
 
     def claim(self, name: str) -> None:
         """Refuse a database that is older than before, and record how far this one has come.
@@ -200,20 +254,81 @@ def change_counter(folder: Path) -> bytes | None:
     return header[_CHANGES] if header else None
 
 
-def check_older(first_line: bytes, name: str) -> None:
+def check_older(first_line: bytes, name: str, *, former: tuple[int, ...] = ()) -> None:
     """Refuse a state folder in a format from before SQLite.
 
     Args:
         first_line: the first line of the state file.
         name: the file's name, for errors.
+        former: formats that are converted.
 
     Raises:
         VersionMismatch: the folder has an older format. The error names both numbers.
     """
-    text = first_line.decode(errors="replace").strip()
-    number = format_number(text.removeprefix(_OLDER_NAME))
-    if text.startswith(_OLDER_NAME) and number is not None:
+    number = _older_number(first_line)
+    if number is not None and number not in former:
         check_format(number, STATE_FORMAT, name, anew=_ANEW)
+
+
+def _older_number(first_line: bytes) -> int | None:
+    text = first_line.decode(errors="replace").strip()
+    named = text.startswith(_OLDER_NAME)
+    return format_number(text.removeprefix(_OLDER_NAME)) if named else None
+
+
+def records_in(folder: Path) -> tuple[int, Mapping[Table, Records]]:
+    """Return the format of a folder that nobody uses, and its records. Nothing is changed.
+
+    Raises:
+        VersionMismatch: the folder has a format that this release neither reads nor converts.
+        StorageError: its files are damaged.
+    """
+    database, older = StateDatabase(folder), folder / OLDER_FILE
+    if (folder / STATE_FILE).exists():
+        return STATE_FORMAT, {"run": database.read("run"), "client": database.read("client")}
+    raw = older.read_bytes()
+    return _older_number(raw.partition(b"\n")[0]) or 0, _older_tables(folder, raw)
+
+
+def _older_tables(folder: Path, raw: bytes) -> Mapping[Table, Records]:
+    return {"run": _older_run(folder / OLDER_FILE, raw), "client": _older_own(folder)}
+
+
+def _older_run(path: Path, raw: bytes) -> Records:
+    """Return the records of format 9 or 10, from a number, a JSON object and a checksum."""
+    lines = raw.split(b"\n")
+    body = b"\n".join(lines[:2]) + b"\n"
+    if len(lines) != 4 or lines[2] != sha256(body).hexdigest().encode():
+        raise damaged(path, OLDER_FILE)
+    fields = json.loads(lines[1])
+    if _older_number(lines[0]) == 9:
+        # Signed in the words of wire protocol 7, it proves nothing to a peer. The run can't
+        # continue, and spent privacy, counted data and left runs go into the next one.
+        fields["statement"] = None
+    if fields.get("best") and "score" in fields["best"]:
+        # Its rates were not stored. The next version that is measured begins the comparison.
+        fields["best"] = None
+    return {name: json.dumps(value).encode() for name, value in fields.items()}
+
+
+def _older_own(folder: Path) -> Records:
+    """Return the records that outlive runs from the files of format 10."""
+    found = {
+        name: (folder / file).read_bytes()
+        for name, file in _OLDER_OWN.items()
+        if (folder / file).exists()
+    }
+    if "selection_secret" in found:
+        secret = found["selection_secret"]
+        found["selection_secret"], checksum = secret[:_SECRET_BYTES], secret[_SECRET_BYTES:]
+        if sha256(found["selection_secret"]).digest() != checksum:
+            raise damaged(folder / _OLDER_OWN["selection_secret"], "selection_secret")
+    return found
+
+
+def database_version(path: Path) -> int:
+    """Return the version in a database's header, without opening the database."""
+    return int.from_bytes(_header(path)[_VERSION])
 
 
 def _header(path: Path) -> bytes:

@@ -17,7 +17,13 @@ from fedrec.follower.membership import Membership, check_protocol, tag_key_of
 from fedrec.identity.epoch_secrets import EpochSecrets, open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
-from fedrec.plan.agreement import Difference, plan_differences, plan_fingerprint, plan_from_json
+from fedrec.plan.agreement import (
+    Difference,
+    check_continued,
+    plan_differences,
+    plan_fingerprint,
+    plan_from_json,
+)
 from fedrec.plan.exposure import check_exposure, check_one_process
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.schema import Plan
@@ -65,6 +71,7 @@ def enrol(
     info = link.federation(identity.client_id)
     check_protocol(info.protocol_version)
     plan = plan_from_json(info.plan_json)
+    check_continued(plan)
     _refuse(plan_differences(expected, plan))
     check_exposure(plan, accepted=accept_exposure)
     check_one_process(plan)

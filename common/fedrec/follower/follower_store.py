@@ -23,6 +23,7 @@ from fedrec.follower.stored_state import (
     read_checked,
     write_blob,
 )
+from fedrec.formats import drop_backup
 from fedrec.ids import RoundId
 from fedrec.state_folder import FolderLock
 from fedrec.wire.messages import RevealStatement
@@ -59,7 +60,10 @@ class FollowerStore(Generic[StateT]):
             make_private_folder(folder)
             self._lock = FolderLock(folder, setting)
         try:
-            if not read_only:
+            if read_only:
+                self._database.refuse_former()
+            else:
+                self._database.convert()
                 self._database.claim(f"{setting} '{folder.absolute()}'")
             # Set before the database is read: the first read fills it.
             files = sorted(path.name for path in folder.glob("*.bin"))
@@ -189,6 +193,7 @@ class FollowerStore(Generic[StateT]):
             statement=statement or self.state.statement,
             **changes,
         )
+        drop_backup(self.folder)
 
     def own(self, name: str) -> bytes | None:
         """Return a record that outlives runs, or None if there is none."""

@@ -110,8 +110,8 @@ class Document:
         if version != wanted:
             raise KeysError(
                 f"{name}: this {kind} has version {version}, expected {wanted}.",
-                remedy="Install the fedrec version that wrote it, or make new keys for the "
-                "federation with this one: identities and the authority.",
+                remedy="Install the fedrec version that wrote it, or provision the federation "
+                "again: only each member can make and sign its newer keys.",
             )
         return document
 

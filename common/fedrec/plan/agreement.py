@@ -14,39 +14,125 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fedrec.algorithms.trained import TRAINER_VERSION
 from fedrec.errors import PlanMismatch
 from fedrec.ids import digest
 from fedrec.plan.algorithm import training_path
-from fedrec.plan.schema import Plan, section_types
+from fedrec.plan.schema import PLAN_FORM, Plan, section_types
 from fedrec.protection import PROTECTIONS
 from fedrec.section import Section, as_toml
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanForm:
+    """How a release writes a plan, and what it signs of it.
+
+    Attributes:
+        release: the release whose runs have it.
+        lacks: sections and fields that it doesn't have.
+        trainer: the trainer's version in the fingerprint.
+        changed: returns what sums of a plan mean otherwise since, or an empty string.
+    """
+
+    release: str
+    lacks: tuple[tuple[str, str], ...] = ()
+    trainer: int = TRAINER_VERSION
+    changed: Callable[[Plan], str] = lambda plan: ""
+
+
+def _changed_since_0_1(plan: Plan) -> str:
+    if plan.algorithm.name == "sketch":
+        return "sketch rounds its sums to other fractions since"
+    if plan.algorithm.name == "ease" and plan.privacy.mechanism != "none":
+        return "ease under [privacy] clips and charges all its parts as one release since"
+    return ""
+
+
+FORMS: Mapping[int, PlanForm] = {
+    1: PlanForm(
+        release="0.1",
+        lacks=(("federation", "corrupt_cells"),),
+        trainer=1,
+        changed=_changed_since_0_1,
+    ),
+    PLAN_FORM: PlanForm(release="0.2"),
+}
+"""All forms that this release reads. New runs have the last one."""
 
 
 def plan_to_json(plan: Plan) -> bytes:
     """Return the canonical JSON of a plan: sorted keys, no spaces, all defaults included."""
     values = Plan.model_validate(plan.model_dump(include=set(Plan.model_fields))).model_dump()
+    for section, name in FORMS[plan.form].lacks:
+        del values[section][name]
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 
 def plan_from_json(raw: bytes) -> Plan:
-    """Read a plan from a peer.
+    """Read a plan from a peer, in the form in which it was written.
 
     Raises:
         PlanMismatch: this version cannot read it.
     """
     try:
-        return Plan.model_validate_json(raw)
+        plan = Plan.model_validate_json(raw)
     except ValidationError as error:
         raise PlanMismatch(
             f"The coordinator's plan cannot be read: {error.error_count()} problems, first "
             f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}.",
             remedy="Install the same fedrec version on both machines.",
         ) from None
+    return plan.in_form(next(form for form in FORMS if _is_of(plan, FORMS[form])))
+
+
+def _is_of(plan: Plan, form: PlanForm) -> bool:
+    return not any(name in getattr(plan, section).model_fields_set for section, name in form.lacks)
 
 
 def plan_fingerprint(plan: Plan) -> str:
     """Return the hexadecimal SHA-256 of the canonical plan and its training path."""
-    return digest("fedrec plan v2", plan_to_json(plan), training_path(plan).encode()).hex()
+    path = training_path(plan, FORMS[plan.form].trainer)
+    return digest("fedrec plan v2", plan_to_json(plan), path.encode()).hex()
+
+
+def plan_of_run(plan: Plan, fingerprint: str) -> Plan:
+    """Return a plan in the form that a run's fingerprint was made of, or unchanged if in none."""
+    forms = map(plan.in_form, FORMS)
+    return next((form for form in forms if plan_fingerprint(form) == fingerprint), plan)
+
+
+def check_continued(plan: Plan) -> None:
+    """Refuse a run whose sums this release would read otherwise than the one that began it.
+
+    Raises:
+        PlanMismatch: they differ. The message says in what.
+    """
+    form = FORMS[plan.form]
+    if why := form.changed(plan):
+        raise PlanMismatch(
+            f"The run began with release {form.release}, and this release can't continue it: "
+            f"{why}. Nothing was changed.",
+            remedy=f"Finish the run with release {form.release}, or export the model (`fedrec "
+            "client export-model`) and start a new run.",
+        )
+
+
+def check_new_run(plan: Plan) -> None:
+    """Refuse a plan in a former form for a run that this party doesn't take part in yet.
+
+    Otherwise a coordinator could choose the weaker rules of an earlier release.
+
+    Raises:
+        PlanMismatch: a former release began the run.
+    """
+    if plan.form < PLAN_FORM:
+        release, own = FORMS[plan.form].release, FORMS[PLAN_FORM].release
+        raise PlanMismatch(
+            f"The run's plan is one of release {release}. Release {own} continues such a run in "
+            "the state folder that took part in it, and joins only new runs with its own plan.",
+            remedy="Restore the state folder that took part, join with the release that began "
+            "the run, or join the next run of an upgraded coordinator.",
+        )
 
 
 _SHOWN_CHARS = 60

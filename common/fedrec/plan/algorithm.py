@@ -58,15 +58,18 @@ def accelerator_of(plan: Plan) -> Accelerator | None:
     return None if algorithm.upload_noise else accelerator_for(algorithm)
 
 
-def training_path(plan: Plan) -> str:
+def training_path(plan: Plan, trainer: int = TRAINER_VERSION) -> str:
     """Return the training path on a CPU with its version.
 
     Different paths give different bits.
+
+    Args:
+        trainer: the trainer's version, of the release that signs the plan.
     """
     accelerator = accelerator_of(plan)
     if accelerator is not None:
         return f"{plan.algorithm.name} accelerator {accelerator.version}"
-    return f"trainer {TRAINER_VERSION}"
+    return f"trainer {trainer}"
 
 
 def about_algorithm(plan: Plan) -> About:

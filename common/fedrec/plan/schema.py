@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    PrivateAttr,
+    SerializeAsAny,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from fedrec.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, Algorithm, AlgorithmSettings
 from fedrec.identity.cells import FEWEST_IN_CELL
@@ -280,8 +287,15 @@ def _default_algorithm() -> AlgorithmSettings:
     return DEFAULT_ALGORITHM.settings_type(name=DEFAULT_ALGORITHM.name)
 
 
+PLAN_FORM = 2
+"""The form of a new run's plan. `fedrec.plan.agreement` knows the former ones."""
+
+
 class Plan(Section):
-    """The settings on which coordinator and clients must agree."""
+    """The settings on which coordinator and clients must agree.
+
+    A run keeps the form of the release that began it, so that all releases sign the same plan.
+    """
 
     federation: FederationSettings = FederationSettings()
     algorithm: SerializeAsAny[AlgorithmSettings] = _default_algorithm()
@@ -291,6 +305,18 @@ class Plan(Section):
     privacy: PrivacySettings = PrivacySettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     rounds: RoundSettings = RoundSettings()
+    _form: int = PrivateAttr(default=PLAN_FORM)
+
+    @property
+    def form(self) -> int:
+        """The plan's form, which says how it is written and by which rules sums are opened."""
+        return self._form
+
+    def in_form(self, form: int) -> Self:
+        """Return the same plan in another form."""
+        plan = self.model_copy()
+        plan._form = form
+        return plan
 
     @property
     def has_cells(self) -> bool:
@@ -303,8 +329,11 @@ class Plan(Section):
 
     @property
     def counts_by_cell(self) -> bool:
-        """Whether the key authority counts an item's holders separately in each cell."""
-        is_exact = self.privacy.mechanism == "none"
+        """Whether the key authority counts an item's holders separately in each cell.
+
+        In form 1 it didn't.
+        """
+        is_exact = self.privacy.mechanism == "none" and self.form > 1
         return self.authority_opens and is_exact and self.federation.minimum_item_users > 1
 
     @property

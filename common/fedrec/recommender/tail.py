@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
-from fedrec.evaluation.metrics import ndcg_of_users
+from fedrec.evaluation.metrics import rate_of_users
 
 REGULARISATION = 30.0
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0)
@@ -251,7 +251,7 @@ def best_weight(ranks: NDArray[np.float64], at: int) -> int:
     It is 0 if the gain over the shared model is within one standard error of the users' gains, as
     if a single user gained: few validation items would often choose a weight by chance.
     """
-    ndcg = np.array([ndcg_of_users(row, at) for row in ranks])
+    ndcg = np.array([rate_of_users(row, at) for row in ranks])
     best = int(np.argmax(ndcg.sum(1)))
     gains = ndcg[best] - ndcg[0]
     # Rounding must not decide for a single user.
@@ -265,7 +265,7 @@ def figures_of(tail: LocalTail, ranks: NDArray[np.float64], at: int) -> TailFigu
         ranks: what `weighed` returned.
     """
     chosen, users = best_weight(ranks, at), int((ranks[0] >= 0).sum())
-    first, best = (float(ndcg_of_users(ranks[row], at).sum()) for row in (0, chosen))
+    first, best = (float(rate_of_users(ranks[row], at).sum()) for row in (0, chosen))
     return TailFigures(
         weight=WEIGHTS[chosen],
         n_rows=len(tail.rows),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,12 +26,15 @@ from fedrec.cli.terminal import Result
 from fedrec.durable import write_whole
 from fedrec.errors import SettingsError
 from fedrec_lab.cli.simulate import failure_of_seeds, seeds_of
-from fedrec_lab.reports.round_progress import StopRequest, progress_bar
+from fedrec_lab.reports.round_progress import StopRequest
 
 if TYPE_CHECKING:
+    from fedrec.data.catalogue import Catalogue
+    from fedrec.data.interactions import Interactions
+    from fedrec.data.splits import HeldOut, UserSplit
     from fedrec.evaluation.metrics import Protocol
     from fedrec.settings.schema import Settings
-    from fedrec_lab.comparison.comparing import ComparisonJob, Listener
+    from fedrec_lab.comparison.comparing import ComparisonJob
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.simulation.result import SimulationResult
 
@@ -82,6 +83,7 @@ EPILOG = (
     "  fedrec evaluate run.toml --protocols full,sampled --seeds 5 --skip centralised-ncf\n"
     "  fedrec evaluate run.toml --seeds 1,7 --no-references --out results\n"
     "  fedrec evaluate run.toml --resume runs/movies-evaluate-20260101-120000\n"
+    "  fedrec evaluate run.toml --lists-at 5,10,20 --split ratio --export compared\n"
     "  fedrec evaluate runs/movies-20260101-120000 --diagnostics"
 )
 
@@ -140,6 +142,32 @@ def evaluate(
             "principal components for 95 and 99 % of the variance. A run folder needs no training.",
         ),
     ] = False,
+    lists_at: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST",
+            help="Also metrics of top-K lists at these K, as in 5,10,20, for the algorithm and "
+            "popularity: precision, MAP, AUC, coverage, novelty and Gini, too, by activity.",
+        ),
+    ] = "",
+    split: Annotated[
+        str,
+        typer.Option(
+            metavar="last|ratio|time",
+            help="Test items: the last of each user, the latest share of each history, or all "
+            "from one time on.",
+        ),
+    ] = "last",
+    test_share: Annotated[
+        float, typer.Option(min=0.01, max=0.99, help="The share for test of ratio and time.")
+    ] = 0.2,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="With --lists-at: write the split and the lists for RecBole and LensKit.",
+        ),
+    ] = None,
     accept_other_arithmetic: AcceptOtherArithmetic = False,
     values: SetValues = None,
 ) -> Result:
@@ -151,7 +179,13 @@ def evaluate(
     rows that may travel and on all rows. A difference has its paired bootstrap interval. Tuning
     iALS and LightGCN takes minutes, up to 20 together on MovieLens-100K with the defaults. --budget
     4 or --skip ials --skip lightgcn shortens it. Ctrl-C stops after the round and saves. A second
-    one stops at once. --resume is refused if training rounds differently than in the folder, unless
+    one stops at once.
+
+    With --lists-at, lists of the chosen versions are measured on all test items, and lists.json and
+    lists.parquet are in the folder. With --split ratio or time, a user has several test items, and
+    the other metrics are about the first of them.
+
+    --resume is refused if training rounds differently than in the folder, unless
     --accept-other-arithmetic is given. The last line on stdout is the folder.
     """
     from fedrec.cli.data_options import echo_note
@@ -161,9 +195,11 @@ def evaluate(
     from fedrec.plan.layout import training_modules
     from fedrec.settings.validation import load_settings
     from fedrec_lab.comparison.comparing import compare
+    from fedrec_lab.comparison.list_measurement import ListMeasurement
 
     check_is_resumed(accept_other_arithmetic, resume)
     chosen = _protocols(protocols)
+    numbers_of_lists = _lists_at(lists_at, export)
     if settings_file.is_dir() and diagnostics:
         from fedrec_lab.reports.table_diagnostics import as_text, diagnose_folder
 
@@ -181,7 +217,10 @@ def evaluate(
     numbers = seeds_of(seeds, settings.federation.seed)
     names = _references(references, skip or [])
     require(*training_modules(settings.plan), "pyarrow", *(["scipy"] if names else []))
-    users, catalogue = read_users(settings.data, reader="an evaluation", tell=echo_note)
+    division = _Division(split, test_share)
+    users, catalogue = read_users(
+        settings.data, reader="an evaluation", tell=echo_note, divide=division
+    )
     asked, by_cells, unused = read_cells(settings, cells, clients)
     if unused:
         typer.echo(f"warning: {unused}", err=True)
@@ -196,11 +235,19 @@ def evaluate(
         run.write_settings(settings)
     else:
         run.go_on(trains, accepted=accept_other_arithmetic)
-    tables = None
-    if diagnostics:
-        tables = Tables(run.path)
+    tables = Tables(run.path) if diagnostics else None
+    lists = None
+    if numbers_of_lists:
+        held = division.held
+        lists = ListMeasurement(numbers_of_lists, held=held, folder=run.path, export=export)
+
+    def trained(result: SimulationResult) -> None:
+        for each in (tables, lists):
+            if each is not None:
+                each.take(result)
+
     stop = StopRequest("Stopping after this round. Ctrl-C again stops at once.")
-    with stop.on_interrupt(), _progress() as listener:
+    with stop.on_interrupt():
         result = compare(
             settings,
             users=users,
@@ -213,9 +260,9 @@ def evaluate(
             budget=budget,
             folder=run.path,
             accept_other_arithmetic=accept_other_arithmetic,
-            listener=listener,
+            listener=None if sys.stderr.isatty() else _Lines(),
             stop=stop.requested,
-            trained=tables.take if tables is not None else None,
+            trained=trained,
         )
     run.write_results(result.table)
     run_again = ["fedrec", "evaluate", str(run.path / "resolved.toml"), "--resume", str(run.path)]
@@ -229,6 +276,9 @@ def evaluate(
             "no_references": not references,
             "diagnostics": diagnostics,
             "skip": skip,
+            "lists_at": lists_at,
+            **({} if split == "last" else {"split": split, "test_share": test_share}),
+            "export": export,
         }
     )
     return Result(
@@ -237,16 +287,55 @@ def evaluate(
             "finished": result.finished,
             "cells": rows,
             **({} if tables is None else {"diagnostics": tables.records}),
+            **({} if lists is None else {"lists": [row.to_record() for row in lists.rows]}),
             **result.table.to_record(),
         },
         text=(
             *((result.table.to_text(),) if result.table.rows else ()),
             *(() if tables is None else (tables.to_text(),)),
+            *(() if lists is None else (lists.to_text(),)),
             str(run.path),
         ),
         again=[] if result.finished else run_again,
         failure=failure_of_seeds(result.uninformed),
     )
+
+
+class _Division:
+    """Divides histories as --split names it, and keeps the test items.
+
+    Raises:
+        SettingsError: the name is unknown.
+    """
+
+    def __init__(self, split: str, share: float) -> None:
+        from fedrec.data.splits import BY
+
+        known = next((by for by in BY if by == split), None)
+        if known is None:
+            raise SettingsError(f"--split is {split!r}.", remedy=f"Choose from {', '.join(BY)}.")
+        self._by, self._share = known, share
+        self.held: HeldOut | None = None
+
+    def __call__(self, interactions: Interactions, catalogue: Catalogue) -> UserSplit:
+        from fedrec.data.splits import hold_out
+
+        users, self.held = hold_out(interactions, catalogue, by=self._by, share=self._share)
+        return users
+
+
+def _lists_at(text: str, export: Path | None) -> tuple[int, ...]:
+    try:
+        found = tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        found = (0,)
+    if any(number < 1 for number in found):
+        raise SettingsError(
+            f"--lists-at is {text!r}.", remedy="Pass numbers from 1 on, as in 5,10,20."
+        )
+    if export is not None and not found:
+        raise SettingsError("--export needs lists.", remedy="Set --lists-at, too.")
+    return found
 
 
 def _protocols(text: str) -> tuple[Protocol, ...]:
@@ -275,23 +364,13 @@ def _references(wanted: bool, skipped: list[str]) -> tuple[str, ...]:
 
 
 def _folder(settings: Settings, out: Path | None, resume: Path | None) -> RunFolder:
-    from fedrec.errors import StorageError
-    from fedrec_lab.reports.run_folder import RunFolder
+    from fedrec_lab.reports.run_folder import RunFolder, new_folder
 
     if resume is not None:
         return RunFolder.open(resume)
     if out is None:
         return RunFolder.create(settings.output.runs, f"{settings.federation.name}-evaluate")
-    try:
-        if out.is_dir() and any(out.iterdir()):
-            raise SettingsError(
-                f"--out names {out}, which is not empty.",
-                remedy="Name a new folder, or resume in this one with --resume.",
-            )
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{out} cannot be created: {error}.") from error
-    return RunFolder(out)
+    return RunFolder(new_folder(out))
 
 
 class _Lines:
@@ -308,24 +387,3 @@ class _Lines:
         if time.monotonic() - self._said >= 10.0 or not text.startswith(("round", "setting")):
             self._said = time.monotonic()
             typer.echo(f"  {text}", err=True)
-
-
-@contextmanager
-def _progress() -> Iterator[Listener]:
-    """Show jobs on stderr: a bar on a terminal, lines elsewhere."""
-    if not sys.stderr.isatty():
-        yield _Lines()
-        return
-    with progress_bar("measurements") as update:
-
-        class Bar:
-            text = ""
-
-            def begin(self, number: int, n_jobs: int, job: ComparisonJob) -> None:
-                self.text = job.text
-                update(completed=number - 1, total=n_jobs, text=job.text)
-
-            def tell(self, text: str) -> None:
-                update(text=f"{self.text}: {text}")
-
-        yield Bar()

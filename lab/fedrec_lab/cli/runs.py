@@ -1,4 +1,4 @@
-"""`fedrec runs`: list the folders of runs."""
+"""`fedrec runs`: list the folders of runs, show one, or compare several."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedrec.cli.terminal import Result, TextTable, human_bytes, printable
+from fedrec.errors import SettingsError
 
 if TYPE_CHECKING:
     from fedrec.evaluation.metrics import Rates
@@ -21,8 +22,11 @@ _EPILOG = (
     "Examples:\n"
     "  fedrec runs\n"
     "  fedrec runs elsewhere/runs --json\n"
-    "  fedrec runs runs/movies-20260101-120000"
+    "  fedrec runs runs/movies-20260101-120000\n"
+    "  fedrec runs compare runs/movies-20260101-120000 runs/movies-20260102-120000\n"
+    "  fedrec runs compare runs/movies-20260101-120000 runs/movies-20260102-120000 --out compared"
 )
+_COMPARE = "compare"
 
 
 app = typer.Typer(add_completion=False)
@@ -30,11 +34,23 @@ app = typer.Typer(add_completion=False)
 
 @app.command(epilog=_EPILOG)
 def runs(
-    place: Annotated[
-        Path, typer.Argument(metavar="RUNS|RUN", help="A folder of runs, or the folder of one run.")
-    ] = Path("runs"),
+    places: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUNS|RUN|compare RUN RUN...]",
+            help="A folder of runs, by default runs, or the folder of one run. After the word "
+            "compare, the folders of two runs or more.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="compare: a new folder for the page, tables and figures."
+        ),
+    ] = None,
 ) -> Result:
-    """List the runs in a folder, the newest first, or show one run.
+    """List the runs in a folder, the newest first, show one run, or compare runs.
 
     A list shows the test rates of the version that validation chose, under the plan's protocol.
     Don't compare figures across protocols: (!) marks one that flatters every method here, (?) one
@@ -42,7 +58,22 @@ def runs(
     `fedrec simulate --resume`. Runs that ended early can't be resumed from their folder.
 
     For one run, it shows its settings, results and costs, and the content of its folder.
+
+    compare shows the settings that differ and the results on test. Between simulations of the same
+    users, the first run's HR, NDCG and MRR minus another run's have paired bootstrap intervals over
+    users. A deployed run has none, because it releases no ranks of single users. --out writes a
+    page with overlaid curves, each curve as SVG and PNG, and the table as Markdown, CSV, Parquet
+    and JSON. The page's path is then the last line.
     """
+    given = places or ["runs"]
+    if given[0] == _COMPARE:
+        return _compared([Path(each) for each in given[1:]], out)
+    if len(given) > 1 or out is not None:
+        raise SettingsError(
+            "Several runs or --out were given without the word compare.",
+            remedy="Use `fedrec runs compare RUN RUN...`.",
+        )
+    place = Path(given[0])
     from fedrec_lab.reports.run_folder import SETTINGS_NAME, all_runs
 
     if place.is_dir() and (place / SETTINGS_NAME).is_file():
@@ -50,6 +81,20 @@ def runs(
     found = list(all_runs(place))
     content = {"folder": str(place), "runs": [_record(each) for each in found]}
     return Result(content=content, text=_listed(place, found))
+
+
+def _compared(folders: list[Path], out: Path | None) -> Result:
+    from fedrec.extras import require
+    from fedrec_lab.comparison.runs import compare_runs
+    from fedrec_lab.reports.run_folder import new_folder
+
+    require("pyarrow", *(["matplotlib"] if out is not None else []))
+    found = compare_runs(*folders)
+    page = [] if out is None else [str(found.write(new_folder(out)))]
+    return Result(
+        content=found.to_record() | {"report": page[0] if page else None},
+        text=(found.to_text(), *page),
+    )
 
 
 def _listed(base: Path, found: list[RunSummary]) -> Iterator[str | TextTable]:

@@ -84,11 +84,13 @@ def run_seeds(
     given: str,
     protect: bool,
     accept_exposure: bool,
+    log: tuple[str, ...] = (),
 ) -> Result:
     """Run all seeds, each in its own run folder, and return their results.
 
     Args:
         cells, given: the partition, and the flag that gave it.
+        log: the loggers of each seed.
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
@@ -127,6 +129,7 @@ def run_seeds(
             users=users,
             catalogue=catalogue,
             protect=protect,
+            log=log,
             on_round=told,
             stop=stop.requested,
         )
@@ -224,6 +227,13 @@ def simulate(
         str | None,
         typer.Option(help="client.workers: training processes, or auto."),
     ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LOGGER",
+            help="Also log to a tracker: mlflow, tensorboard or wandb. Repeatable.",
+        ),
+    ] = None,
     values: SetValues = None,
 ) -> Result:
     """Run the federation of a settings file in one process, on the data that it names.
@@ -238,6 +248,9 @@ def simulate(
     after the round and saves. A second one stops at once. --resume continues a stopped run to the
     same bits. It is refused if training rounds differently, unless --accept-other-arithmetic is
     given. The last line on stdout is the run's folder.
+
+    --log sends the plan's settings and the numbers of rounds.jsonl, and nothing else. A logger that
+    fails is dropped with a warning, and the run continues.
 
     With --seeds, every seed has its share of the cores, its own run folder and the same bits as
     alone. Resume a stopped seed alone, with --resume.
@@ -258,6 +271,7 @@ def simulate(
     from fedrec_lab.comparison.measurement import further_protocols
     from fedrec_lab.reports.drawing import why_no_figures
     from fedrec_lab.reports.run_folder import RunFolder
+    from fedrec_lab.reports.run_loggers import loggers_of
     from fedrec_lab.simulation.recording import record_simulation
     from fedrec_lab.simulation.result import with_tail
     from fedrec_lab.simulation.runner import simulate as run_federation
@@ -269,6 +283,7 @@ def simulate(
     check_exposure(chosen, accepted=accept_exposure)
     encrypting = protection_modules(chosen) if protect else ()
     require(*training_modules(chosen), "pyarrow", *encrypting)
+    loggers_of(log or ())
     for warning in (
         *algorithm_warnings(chosen),
         *UPDATES[chosen.update.structure].warnings(chosen.update),
@@ -294,6 +309,7 @@ def simulate(
             given=cells,
             protect=protect,
             accept_exposure=accept_exposure,
+            log=tuple(log or ()),
         )
     if jobs:
         raise SettingsError("--jobs needs several seeds.", remedy="Set --seeds, too.")
@@ -327,6 +343,7 @@ def simulate(
             users=users,
             catalogue=catalogue,
             also=further_protocols(chosen, n_users=len(users), n_items=len(catalogue)),
+            log=log or (),
         )
         result = with_tail(result)
         record_simulation(result, run)

@@ -23,7 +23,7 @@ from fedrec.evaluation.metrics import (
     MetricSums,
     Protocol,
     Rates,
-    ndcg_of_users,
+    rate_of_users,
 )
 from fedrec.plan.cautions import marked
 from fedrec.showing import Tabular, bars, html_table
@@ -55,10 +55,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedBootstrap:
-    """NDCG@K of a model compared with that of a reference, on the same users.
+    """A metric of a model compared with that of a reference, on the same users.
 
     Attributes:
-        difference: mean NDCG of the model minus that of the reference.
+        difference: mean of the model minus that of the reference.
         ratio: the first divided by the second, infinite if the second is 0.
         users: the number of users with a held-out item.
         confidence: the share of resamples inside each interval.
@@ -81,6 +81,7 @@ def paired_bootstrap(
     reference_ranks: NDArray[np.float64],
     *,
     at: int = 10,
+    metric: Metric = "ndcg",
     n_resamples: int = 10_000,
     confidence: float = 0.95,
     seed: int = 0,
@@ -89,10 +90,10 @@ def paired_bootstrap(
 
     Args:
         model_ranks: 0-based ranks of the held-out items, float64 (n_users,), negative for users
-            without one (`held_out_ranks`). With several seeds, (n_seeds, n_users): a user's NDCG is
-            its mean over them.
+            without one (`held_out_ranks`). With several seeds, (n_seeds, n_users): a user's value
+            is its mean over them.
         reference_ranks: the same users' ranks under the reference, of any number of seeds.
-        at: the K of NDCG@K.
+        at: the K of the metric.
 
     Raises:
         DataError: the users differ, or none has a held-out item.
@@ -104,10 +105,8 @@ def paired_bootstrap(
     n_users = int(present.sum())
     if n_users == 0:
         raise DataError("No user has a held-out item, so there is nothing to compare.")
-    both = np.stack(
-        [np.mean([ndcg_of_users(one[present], at) for one in each], axis=0) for each in ranks],
-        axis=1,
-    )
+    values = ([rate_of_users(one[present], at, metric) for one in each] for each in ranks)
+    both = np.stack([np.mean(each, axis=0) for each in values], axis=1)
     means = _resampled_means(both, n_resamples, seed)
     whole = both.mean(axis=0)
     tail = 50.0 * (1.0 - confidence)

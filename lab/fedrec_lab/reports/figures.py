@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import SettingsError
+from fedrec.evaluation.lists import activity_groups
 from fedrec.evaluation.metrics import Rates, Split
 from fedrec.plan.cautions import marked
 from fedrec.plan.layout import dense_values, protection_of
@@ -146,16 +148,9 @@ def quality_by_activity(
         gains: every user's NDCG under each scorer, float64 (n_users,).
         protocol: the evaluation protocol, as `marked` writes it.
     """
-    shares = np.arange(1, n_groups) / n_groups
-    edges = np.unique(np.quantile(activity, shares, method="lower"))
-    # Users at an edge are below it.
-    group = np.searchsorted(edges, activity, side="left")
-    members = [group == place for place in np.unique(group)]
-    labels = []
-    for inside in members:
-        least, most = int(activity[inside].min()), int(activity[inside].max())
-        span = str(least) if least == most else f"{least} to {most}"
-        labels.append(f"{span}\n{int(inside.sum())} users")
+    groups = activity_groups(activity, n_groups)
+    members = [inside for _, inside in groups]
+    labels = [f"{span}\n{int(inside.sum())} users" for span, inside in groups]
     return GroupPlot(
         labels=tuple(labels),
         series=tuple(
@@ -257,6 +252,29 @@ def leak_by_round(rounds: Sequence[RoundLeak], *, chance: float) -> LinePlot:
         y_label="of a user's history, mean",
         x_ticks=watched,
         y_top=1.0,
+    )
+
+
+def overlaid(plots: Mapping[str, LinePlot], label: str) -> LinePlot:
+    """Return one series of several plots of the same kind in one plot.
+
+    Args:
+        plots: the plots, by the labels that their series get.
+        label: the series' label in each of them.
+    """
+    series = [
+        replace(series, label=name, colour=place % len(COLOURS))
+        for place, (name, plot) in enumerate(plots.items())
+        for series in plot.series
+        if series.label == label and series.x
+    ]
+    first = next(iter(plots.values()))
+    return replace(
+        first,
+        series=tuple(series),
+        levels=(),
+        mark=None,
+        y_label=f"{label} on {first.y_label}" if "mean" in first.y_label else first.y_label,
     )
 
 

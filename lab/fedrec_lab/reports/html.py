@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from pydantic import TypeAdapter, ValidationError
 
 from fedrec.errors import StorageError
 from fedrec.plan.cautions import explained, marked
+from fedrec_lab.reports.comparison_table import ComparisonTable
 from fedrec_lab.reports.drawing import Plot, as_element, why_no_figures
 from fedrec_lab.reports.result_row import ResultRow, cells, headings
 from fedrec_lab.reports.round_report import RoundReport
@@ -87,7 +88,7 @@ class ReportContent:
         protocol: the plan's protocol, or empty in reports of older releases.
         caution: a warning about figures under it, or None if it is unknown.
         also: tables under other protocols, if they were measured.
-        findings: sentences that explain the table.
+        findings: sentences that say the result, before the tables.
         statements: the protection of the run, and its limits.
         facts: settings and machine.
     """
@@ -146,7 +147,8 @@ def render_report(content: ReportContent) -> str:
     parts = [
         f"<h1>{escape(content.title)}</h1>",
         f'<p class="subtitle">{escape(content.subtitle)}</p>',
-        *_section("Results", [*results, *_paragraphs(content.findings)]),
+        *_paragraphs([*_in_words(content), *content.findings]),
+        *_section("Results", results),
         *_section("Figures", _figures(content.figures)),
         *_section("Privacy", _paragraphs(content.statements, kind=' class="statement"')),
         *_section("Settings and machine", _facts(content.facts)),
@@ -170,6 +172,32 @@ def _section(title: str, parts: Iterable[str]) -> list[str]:
 
 def _paragraphs(sentences: Sequence[str], kind: str = "") -> list[str]:
     return [f"<p{kind}>{escape(sentence)}</p>" for sentence in sentences]
+
+
+def _in_words(content: ReportContent) -> list[str]:
+    """Return the result of the first row as a sentence."""
+    at, under = content.at, f" under {content.protocol}" * bool(content.protocol)
+    return [
+        f"{row.label} reaches HR@{at} {rates.hr:.4f} and NDCG@{at} {rates.ndcg:.4f} on the test "
+        f"items of {rates.users:,} users{under}."
+        for row in content.rows[:1]
+        for rates in row.samples[:1]
+    ]
+
+
+def protocol_tables(table: ComparisonTable) -> tuple[ProtocolTable, ...]:
+    """Return the results of a comparison, a table for each protocol."""
+    tables = []
+    for protocol in table.protocols:
+        found = ((row.result(protocol), row.chosen(protocol)) for row in table.rows)
+        rows = tuple(
+            replace(row, note=f"{chosen}, chosen on validation" if chosen else "")
+            for row, chosen in found
+            if row is not None
+        )
+        caution = table.cautions.get(protocol, "")
+        tables.append(ProtocolTable(protocol=protocol, rows=rows, caution=caution))
+    return tuple(tables)
 
 
 def _under(table: ProtocolTable, at: int) -> list[str]:

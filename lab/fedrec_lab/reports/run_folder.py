@@ -13,12 +13,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from fedrec.clock import Clock, SystemClock
+from fedrec.data.splits import UserSplit
 from fedrec.durable import write_whole
 from fedrec.environment import Provenance, describe_environment
-from fedrec.errors import DataError, FedrecError, StorageError
+from fedrec.errors import DataError, FedrecError, SettingsError, StorageError
 from fedrec.evaluation.metrics import MetricSums, Rates
 from fedrec.formats import (
     CHECKPOINT_FILE,
@@ -27,10 +30,11 @@ from fedrec.formats import (
     check_runs_folder,
     no_run_folder,
 )
+from fedrec.ids import digest
 from fedrec.settings.explain import settings_to_toml
 from fedrec.settings.schema import Settings
 from fedrec.settings.validation import PATHS
-from fedrec_lab.reports.comparison_table import ComparisonTable, metrics_parquet
+from fedrec_lab.reports.comparison_table import ComparisonTable, metrics_parquet, parquet_of
 from fedrec_lab.reports.drawing import as_png, as_svg_file
 from fedrec_lab.reports.html import Figure, ReportContent, render_report
 from fedrec_lab.reports.ledger import Ledger
@@ -39,6 +43,7 @@ from fedrec_lab.reports.round_report import RoundReport
 SETTINGS_NAME = "resolved.toml"
 ROUNDS_NAME = "rounds.jsonl"
 METRICS_NAME = "metrics.parquet"
+RANKS_NAME = "ranks.parquet"
 LEDGER_NAME = "ledger.json"
 REPORT_NAME = "report.html"
 CONTENT_NAME = "report.json"
@@ -195,6 +200,40 @@ class RunFolder:
         write_whole(self.path / METRICS_NAME, metrics_parquet(rounds, references), private=False)
         self._write(ROUNDS_NAME, "".join(f"{report.to_json()}\n" for report in rounds))
 
+    def write_ranks(self, ranks: NDArray[np.float64], users: UserSplit) -> None:
+        """Write every user's rank on test, readable by the owner alone.
+
+        A digest tells which users and items they belong to. It names none.
+
+        Args:
+            ranks: 0-based ranks under the plan's protocol, -1 without a test item, (n_users,).
+        """
+        held = users.test_items.astype("<i8").tobytes()
+        whose = digest("fedrec ranks v1", *users.user_ids, held).hex()
+        rows = ({"rank": rank, "whose": whose} for rank in ranks.tolist())
+        content = parquet_of({"rank": "double", "whose": "string"}, rows)
+        write_whole(self.path / RANKS_NAME, content, private=True)
+
+    def ranks(self) -> tuple[str, NDArray[np.float64]] | None:
+        """Return a digest of users and test items, and each user's rank, or None without a file.
+
+        Raises:
+            StorageError: the file is damaged.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = self.path / RANKS_NAME
+        try:
+            table = pq.read_table(path)
+            return str(table["whose"][0]), table["rank"].to_numpy()
+        except FileNotFoundError:
+            return None
+        except (pa.ArrowException, OSError, KeyError, IndexError) as error:
+            raise StorageError(
+                f"{path} cannot be read: {error}.", remedy="Restore the folder from a backup."
+            ) from error
+
     def write_ledger(self, ledger: Ledger) -> None:
         """Write the releases, and what they protect."""
         content = json.dumps(asdict(ledger), indent=2, ensure_ascii=False)
@@ -265,6 +304,24 @@ def _seen_from(settings: Settings, folder: Path) -> Settings:
         for section, values in changed.items()
     }
     return settings.model_copy(update=sections)
+
+
+def new_folder(out: Path) -> Path:
+    """Make the folder that --out names, unless it is there and empty.
+
+    Raises:
+        SettingsError: it has content.
+        StorageError: it cannot be made.
+    """
+    try:
+        if out.is_dir() and any(out.iterdir()):
+            raise SettingsError(
+                f"--out names {out}, which is not empty.", remedy="Name a new folder."
+            )
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{out} cannot be created: {error}.") from error
+    return out
 
 
 RunState: TypeAlias = Literal["finished", "ended early", "stopped", "under way", "unreadable"]
@@ -340,7 +397,7 @@ def summary_of(path: Path) -> RunSummary:
         StorageError: the folder is damaged.
     """
     folder = RunFolder.open(path)
-    settings, rounds = _settings(path / SETTINGS_NAME), folder.rounds()
+    settings, rounds = settings_table(path / SETTINGS_NAME), folder.rounds()
     best = _chosen(rounds, noisy=settings["privacy"]["mechanism"] != "none")
     reported = (path / REPORT_NAME).exists() or (path / f"{RESULTS_STEM}.json").exists()
     planned = settings["rounds"]["total"] + 2 if (path / ROUNDS_NAME).exists() else 0
@@ -369,7 +426,12 @@ def summary_of(path: Path) -> RunSummary:
     )
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def settings_table(path: Path) -> dict[str, Any]:
+    """Return the settings of a run folder's file by section, as they were written.
+
+    Raises:
+        DataError: the file is damaged.
+    """
     try:
         found = tomllib.loads(path.read_text("utf-8"))
         for section, key in (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from fedrec.model.block_folder import BlockFolder
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import BLOCKS, names_in, read_manifest
 from fedrec.plan.agreement import plan_to_json
+from fedrec.plan.schema import PLAN_FORM
 from fedrec.plan.travelling_rows import Cells
 from fedrec.settings.schema import Settings
 from fedrec.state_folder import FolderLock
@@ -42,6 +43,7 @@ def simulation_identity(
     *,
     n_clients: int = 1,
     cells: Cells = (),
+    form: int = PLAN_FORM,
 ) -> str:
     """Return all that must be equal to resume a simulation: plan, catalogue, data and cells.
 
@@ -55,7 +57,7 @@ def simulation_identity(
     arrays = (users.train_indptr, users.train_items, users.validation_items, users.test_items)
     return digest(
         "fedrec simulation v2",
-        plan_to_json(settings.plan),
+        plan_to_json(settings.plan.in_form(form)),
         catalogue_fingerprint,
         len(users),
         *users.user_ids,
@@ -166,10 +168,11 @@ class CheckpointFolder:
             ) from error
         check_format(found, _VERSION, str(self), anew="start a new run")
 
-    def load(self, identity: str, initial: Callable[[], SharedState]) -> Checkpoint:
+    def load(self, identities: Sequence[str], initial: Callable[[], SharedState]) -> Checkpoint:
         """Return the checkpoint of a simulation.
 
         Args:
+            identities: those of all forms of the plan.
             initial: returns the run's first version.
 
         Raises:
@@ -180,7 +183,7 @@ class CheckpointFolder:
         self.check_format()
         try:
             record = json.loads(self._index.read_bytes())
-            self._check(record, identity)
+            self._check(record, identities)
             provenance = Provenance.from_json(record["provenance"])
             last = self._fetch(record["last"], initial)
             best = None if record["best"] is None else self._fetch(record["best"], initial)
@@ -196,7 +199,7 @@ class CheckpointFolder:
             ) from error
         self._keep_blocks()
         return Checkpoint(
-            identity=identity, provenance=provenance, last=last, best=best, rounds=rounds
+            identity=record["identity"], provenance=provenance, last=last, best=best, rounds=rounds
         )
 
     def remove(self) -> None:
@@ -265,8 +268,8 @@ class CheckpointFolder:
         self._blocks.keep(needed)
 
     @staticmethod
-    def _check(record: dict[str, object], identity: str) -> None:
-        if record["identity"] != identity:
+    def _check(record: dict[str, object], identities: Sequence[str]) -> None:
+        if record["identity"] not in identities:
             raise SettingsError(
                 "The checkpoint belongs to other settings, other data or other cells than these.",
                 remedy="Resume with the run folder's own resolved.toml and the same data file, "

@@ -24,6 +24,7 @@ from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
 from fedrec.model.tables import room_in
+from fedrec.plan.agreement import FORMS
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.exposure import check_users
 from fedrec.plan.layout import vector_spec
@@ -193,8 +194,18 @@ class SimulatedFederation:
         self._add_up, self._protection = make_adder(
             plan, vector_spec(plan, len(catalogue)), n_clients=n_clients, protect=protect
         )
-        self._identity = simulation_identity(
-            settings, catalogue.fingerprint(), users, n_clients=n_clients, cells=self._cells
+        # Those of former releases first: a simulation that one of them began goes on here.
+        self._identities = tuple(
+            simulation_identity(
+                settings,
+                catalogue.fingerprint(),
+                users,
+                n_clients=n_clients,
+                cells=self._cells,
+                form=form,
+            )
+            for form, known in FORMS.items()
+            if not known.changed(plan)
         )
         self._provenance = provenance_of(plan, str(self._learner.local.device))
         self._account = PrivacyAccount(plan, self._user_keys)
@@ -202,6 +213,11 @@ class SimulatedFederation:
         self._rounds: list[RoundReport] = []
         self._best: Version | None = None
         self._evaluation: Mapping[Protocol, MetricSums] = {}
+
+    @property
+    def reports(self) -> tuple[RoundReport, ...]:
+        """The rounds so far."""
+        return tuple(self._rounds)
 
     @property
     def finished(self) -> bool:
@@ -414,7 +430,7 @@ class SimulatedFederation:
         """Write a checkpoint."""
         folder.save(
             Checkpoint(
-                identity=self._identity,
+                identity=self._identities[-1],
                 provenance=self._provenance,
                 last=self._version(),
                 best=self._best,
@@ -430,7 +446,7 @@ class SimulatedFederation:
             RefusedError: the checkpoint was trained with different arithmetic, which was not
                 accepted.
         """
-        checkpoint = folder.load(self._identity, self._learner.server.initial_shared)
+        checkpoint = folder.load(self._identities, self._learner.server.initial_shared)
         self._provenance = checkpoint.provenance.continued(
             self._provenance,
             what=str(folder),

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.data.interactions import user_groups
 from fedrec.environment import describe_environment
 from fedrec.errors import DataError
-from fedrec.evaluation.metrics import ndcg_of_users
+from fedrec.evaluation.metrics import rate_of_users
 from fedrec.plan.cautions import marked
-from fedrec_lab.reports.comparison_table import ComparisonTable
 from fedrec_lab.reports.figures import quality_by_activity, round_figures, share_of_clients, spectra
-from fedrec_lab.reports.html import Fact, Figure, ProtocolTable, ReportContent
+from fedrec_lab.reports.html import Fact, Figure, ReportContent, protocol_tables
 from fedrec_lab.reports.ledger import Ledger, ledger_of
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.reports.table_diagnostics import diagnose_model
@@ -41,8 +38,8 @@ def user_figures(
     found = []
     if len(measured):
         gains = {
-            "the model": ndcg_of_users(ranks.model, at),
-            "popularity": ndcg_of_users(ranks.popularity, at),
+            "the model": rate_of_users(ranks.model, at),
+            "popularity": rate_of_users(ranks.popularity, at),
         }
         activity = np.diff(users.train_indptr)[measured]
         own = {name: values[measured] for name, values in gains.items()}
@@ -101,7 +98,9 @@ def record_simulation(result: SimulationResult, run: RunFolder) -> None:
     run.write_results(result.comparison())
     run.write_ledger(_ledger(result))
     result.recommender().save(run.path)
-    run.write_report(report_content(result))
+    ranks = user_ranks(result)
+    run.write_ranks(ranks.model, result.users)
+    run.write_report(report_content(result, ranks))
     if result.finished:
         CheckpointFolder(run.path).remove()
 
@@ -111,13 +110,18 @@ def _ledger(result: SimulationResult) -> Ledger:
     return ledger_of(result.settings.plan, result.rounds, simulated=True, n_items=n_items)
 
 
-def report_content(result: SimulationResult) -> ReportContent:
-    """Return the content of a simulation's report."""
+def report_content(result: SimulationResult, ranks: UserRanks | None = None) -> ReportContent:
+    """Return the content of a simulation's report.
+
+    Args:
+        ranks: the users' ranks on test, if they are known.
+    """
+    ranks = ranks or user_ranks(result)
     settings = result.settings
     protocol, at = settings.evaluation.protocol, settings.evaluation.at
     compared = result.comparison()
     caution = compared.cautions.get(protocol, "")
-    ledger, ranks = _ledger(result), user_ranks(result)
+    ledger = _ledger(result)
     state = "" if result.finished else ", stopped before its end"
     return ReportContent(
         title=f"{settings.federation.name}: {settings.algorithm.name}",
@@ -127,7 +131,7 @@ def report_content(result: SimulationResult) -> ReportContent:
         at=at,
         protocol=protocol,
         caution=caution,
-        also=_also(compared),
+        also=protocol_tables(compared)[1:],
         findings=_comparison(ranks, at),
         figures=(
             *_round_figures(result, caution),
@@ -139,32 +143,21 @@ def report_content(result: SimulationResult) -> ReportContent:
     )
 
 
-def _also(compared: ComparisonTable) -> tuple[ProtocolTable, ...]:
-    """Return a table for each measured protocol except the plan's, which is the first one."""
-    tables = []
-    for protocol in compared.protocols[1:]:
-        found = ((row.result(protocol), row.chosen(protocol)) for row in compared.rows)
-        rows = tuple(
-            replace(row, note=f"{chosen}, chosen on validation" if chosen else "")
-            for row, chosen in found
-            if row is not None
-        )
-        caution = compared.cautions.get(protocol, "")
-        tables.append(ProtocolTable(protocol=protocol, rows=rows, caution=caution))
-    return tuple(tables)
-
-
 def _comparison(ranks: UserRanks, at: int) -> tuple[str, ...]:
     try:
         found = against_popularity(ranks, at=at)
     except DataError:
         return ()
     difference, ratio = found.difference, found.ratio
-    verdict = "excludes" if difference.excludes(0.0) else "includes"
+    verdict = "This split shows no difference between the model and popularity"
+    if difference.excludes(0.0):
+        model, other = ("the model", "popularity")[:: 1 if difference.estimate > 0 else -1]
+        verdict = f"{model.capitalize()} is better than {other}"
     return (
-        f"NDCG minus popularity's: {difference.estimate:+.4f}, {found.confidence:.0%} bootstrap "
-        f"interval over {found.users} users {difference.low:+.4f} to {difference.high:+.4f}, which "
-        f"{verdict} 0. As a ratio: {ratio.estimate:.2f}, {ratio.low:.2f} to {ratio.high:.2f}.",
+        f"{verdict}: NDCG minus popularity's is {difference.estimate:+.4f}, {found.confidence:.0%} "
+        f"bootstrap interval over {found.users} users {difference.low:+.4f} to "
+        f"{difference.high:+.4f}. As a ratio: {ratio.estimate:.2f}, {ratio.low:.2f} to "
+        f"{ratio.high:.2f}.",
     )
 
 

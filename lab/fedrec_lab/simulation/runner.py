@@ -21,6 +21,7 @@ from fedrec.plan.travelling_rows import Cells
 from fedrec.settings.schema import Settings
 from fedrec_lab.reports.round_progress import is_watched, round_progress
 from fedrec_lab.reports.round_report import RoundReport
+from fedrec_lab.reports.run_loggers import RunLoggers, loggers_of
 from fedrec_lab.simulation.checkpoint import CheckpointFolder
 from fedrec_lab.simulation.federation import SimulatedFederation
 from fedrec_lab.simulation.result import SimulationResult
@@ -81,6 +82,7 @@ def simulate(
     catalogue: Catalogue | None = None,
     clock: Clock | None = None,
     also: Sequence[Protocol] = (),
+    log: Sequence[str] = (),
     progress: bool | None = None,
 ) -> SimulationResult:
     """Run a federation in this process until its end, or until `stop` returns true.
@@ -101,11 +103,14 @@ def simulate(
         users: the data. If omitted, the settings' data file is read.
         also: further protocols to measure. They choose no version: the model is the best one under
             the plan's protocol.
+        log: loggers, such as "mlflow". They get the plan's settings and the rounds' numbers. One
+            that fails never ends the run.
         progress: show each round on stderr or in the notebook. By default on a terminal and in a
             notebook, unless `on_round` is given.
 
     Raises:
-        SettingsError: the settings are invalid, or do not match the checkpoint.
+        SettingsError: the settings are invalid, or do not match the checkpoint. Or a logger is
+            unknown or not installed.
         DataError: the data cannot be used, or is too little.
         TrainingError: training diverged. The folder's checkpoint is the version before.
         FolderInUse: another process trains in the run folder.
@@ -118,6 +123,7 @@ def simulate(
         raise SettingsError(
             "resume is true, but folder is missing.", remedy="Pass the stopped run's folder."
         )
+    loggers_of(log)
     users, catalogue = given_or_read(settings, users, catalogue)
     timer = clock or SystemClock()
     checkpoints = None if folder is None else CheckpointFolder(folder)
@@ -144,11 +150,19 @@ def simulate(
         )
         if resume and checkpoints is not None:
             federation.restore(checkpoints, accept_other_arithmetic=accept_other_arithmetic)
-        listeners = [] if on_round is None else [on_round]
+        loggers = RunLoggers(log, settings, folder)
+        # After an error they end here.
+        stack.callback(loggers.end)
+        # For a tracker, a resumed run is another one.
+        for report in federation.reports:
+            loggers.round(report)
+        listeners = [loggers.round, *([] if on_round is None else [on_round])]
         if progress or (progress is None and on_round is None and is_watched()):
             shown = round_progress("", settings.rounds.published)
             listeners.insert(0, stack.enter_context(shown))
-        return _run(federation, checkpoints, listeners, stop, timer)
+        result = _run(federation, checkpoints, listeners, stop, timer)
+        loggers.end(result.best_report, finished=result.finished)
+        return result
 
 
 def _run(

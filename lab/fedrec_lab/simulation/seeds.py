@@ -99,6 +99,7 @@ class SeedJob:
     """The job of one process.
 
     Attributes:
+        log: the run's loggers.
         users, catalogue: the data. If omitted, the process reads the settings' data file.
         is_trial: measure on validation alone, record nothing, and resume from a checkpoint that is
             in the folder.
@@ -110,6 +111,7 @@ class SeedJob:
     n_clients: int
     cells: Cells
     protect: bool = False
+    log: Sequence[str] = ()
     users: UserSplit | None
     catalogue: Catalogue | None
     is_trial: bool = False
@@ -128,6 +130,7 @@ class SeedJob:
             "n_clients": self.n_clients,
             "cells": self.cells,
             "protect": self.protect,
+            "log": list(self.log),
             "is_trial": self.is_trial,
             "accept_other_arithmetic": self.accept_other_arithmetic,
             "parent": os.getpid(),
@@ -163,6 +166,7 @@ class SeedJob:
             n_clients=header["n_clients"],
             cells=tuple(tuple(cell) for cell in header["cells"]),
             protect=header["protect"],
+            log=header["log"],
             is_trial=header["is_trial"],
             accept_other_arithmetic=header["accept_other_arithmetic"],
             users=users,
@@ -210,6 +214,7 @@ def simulate_seeds(
     n_clients: int = 1,
     cells: Cells = (),
     protect: bool = False,
+    log: Sequence[str] = (),
     on_round: Callable[[int, RoundReport], None] | None = None,
     stop: Callable[[], bool] = never,
     users: UserSplit | None = None,
@@ -220,6 +225,7 @@ def simulate_seeds(
     Args:
         folders: an existing run folder for each seed, in the order in which they are begun.
         jobs: processes at a time. 0 for one a core.
+        log: the loggers of each seed, as in `simulate`.
         on_round: told of each seed's rounds, in the order of each seed.
         stop: asked all the time. Then every run stops after its round and saves. Seeds that were
             not begun are not in the result.
@@ -235,6 +241,7 @@ def simulate_seeds(
             n_clients=n_clients,
             cells=cells,
             protect=protect,
+            log=log,
             users=users,
             catalogue=catalogue,
         )
@@ -403,6 +410,7 @@ def run_seed(
             n_clients=job.n_clients,
             cells=job.cells,
             protect=job.protect,
+            log=job.log,
             folder=job.folder,
             resume=job.is_trial and (job.folder / CHECKPOINT_FILE).is_file(),
             accept_other_arithmetic=job.accept_other_arithmetic,

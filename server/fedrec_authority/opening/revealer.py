@@ -34,7 +34,7 @@ from fedrec.follower.shared_model import SharedModel
 from fedrec.follower.stored_state import RunPin, users_digest
 from fedrec.identity.public import read_authority_key, verify
 from fedrec.ids import RoundId
-from fedrec.plan.agreement import plan_from_json, plan_to_json
+from fedrec.plan.agreement import check_new_run, plan_from_json, plan_to_json
 from fedrec.training.server_half import ServerHalf
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished, PublishedRound, Reveal
@@ -255,6 +255,8 @@ class Revealer:
             catalogue_fingerprint=membership.catalogue_fingerprint,
             users=users_digest(_nobody()),
         )
+        if not store.is_bound or store.state.pin.run != pin.run:
+            check_new_run(membership.plan)
         store.bind(pin, membership.epoch, new_run=self._new_run)
 
     def _await_resumption(self, membership: Membership, version: RoundId) -> None:

@@ -12,6 +12,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from fedrec.durable import FULL, DiskFull, require_writable
 from fedrec.errors import SettingsError, StorageError
+from fedrec.formats import COORDINATOR, drop_backup, keep_backup
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId, RoundId
 from fedrec.state_folder import FolderLock, Highwater
@@ -46,9 +47,9 @@ from fedrec_server.store.store import (
 from fedrec_server.store.tables import (
     DATABASE,
     SCHEMA_VERSION,
-    UNCHECKED_VERSION,
     Row,
-    add_checksums,
+    backup_of,
+    convert,
     insert,
     prepare,
     row_of,
@@ -135,6 +136,7 @@ class SqliteStore(Store):
 
     def settle(self) -> None:
         """Sync the mark and shorten the log, as `Store.settle` describes."""
+        drop_backup(self._folder)
         try:
             self._highwater.sync()
         except OSError as error:
@@ -361,17 +363,20 @@ class SqliteStore(Store):
                 f"The database has schema {version}, this fedrec reads {SCHEMA_VERSION}.",
                 remedy="Install the fedrec version that wrote it, or a later one.",
             )
-        if 0 < version < UNCHECKED_VERSION:
+        is_former = version in COORDINATOR.former
+        if version not in (0, SCHEMA_VERSION) and not is_former:
             raise StorageError(
                 f"The database has schema {version}, this fedrec reads {SCHEMA_VERSION}.",
                 remedy="Finish the run with the fedrec version that began it, or choose another "
                 "coordinator.state for a new run.",
             )
+        if is_former:
+            keep_backup(self._folder, backup_of(rows))
         with self._transaction(fenced=False):
             if version == 0:
                 _create(rows, identity)
-            elif version == UNCHECKED_VERSION:
-                add_checksums(rows)
+            elif is_former:
+                convert(rows, version)
             fence = int(self._meta("fence")) + 1
             rows.execute("UPDATE meta SET value = ? WHERE name = 'fence'", (str(fence),))
             self._check_identity(identity)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedrec.durable import make_private, sync, unwritten
 from fedrec.errors import DamagedFile, SettingsError, StateWentBack, StorageError
+from fedrec.formats import COORDINATOR, refuse_backup
 from fedrec.ids import RoundId
 from fedrec.state_folder import FILE, Highwater, record
 from fedrec.wire.chunks import Blob
@@ -21,7 +22,6 @@ from fedrec_server.store.durable_files import DurabilityLost, Spool, damaged, ep
 from fedrec_server.store.tables import (
     DATABASE,
     SCHEMA_VERSION,
-    UNCHECKED_VERSION,
     from_row,
     prepare,
     table_names,
@@ -65,11 +65,13 @@ class FormerFolder:
     """The readable content of a former state folder.
 
     Attributes:
+        plan_fingerprint: the plan's, in the form of the release that began the run.
         charged: the number of noisy sums that it counted.
         latest: the headers of members' last updates.
     """
 
     run: str = ""
+    plan_fingerprint: str = ""
     published: RoundId = NO_ROUND
     last_round: RoundId = NO_ROUND
     charged: int = 0
@@ -85,7 +87,7 @@ def read_former_folder(state: Path) -> FormerFolder:
         with closing(sqlite3.connect(uri, uri=True)) as rows:
             prepare(rows)
             version = int(rows.execute("PRAGMA user_version").fetchone()[0])
-            if version not in (UNCHECKED_VERSION, SCHEMA_VERSION):
+            if version not in (*COORDINATOR.former, SCHEMA_VERSION):
                 return FormerFolder()
             return _read(rows)
     except (sqlite3.DatabaseError, ArithmeticError, LookupError, TypeError, ValueError):
@@ -103,6 +105,7 @@ def _read(rows: sqlite3.Connection) -> FormerFolder:
         last, charged = max(last, before.last_round), charged + before.charged
     return FormerFolder(
         run=run,
+        plan_fingerprint=reading.meta_value(rows, "plan_fingerprint"),
         published=published,
         last_round=last,
         charged=charged,
@@ -134,6 +137,7 @@ def check_whole(folder: Path, spool: Spool, highwater: Highwater) -> None:
         sqlite3.DatabaseError: the database cannot be read.
     """
     database = folder / DATABASE
+    refuse_backup(database)
     if not _has_bytes(database):
         _check_nothing_left(folder, spool)
         highwater.check(None)
@@ -141,7 +145,7 @@ def check_whole(folder: Path, spool: Spool, highwater: Highwater) -> None:
     with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as rows:
         prepare(rows)
         version = int(rows.execute("PRAGMA user_version").fetchone()[0])
-        if version not in (0, UNCHECKED_VERSION, SCHEMA_VERSION):
+        if version not in (0, *COORDINATOR.former, SCHEMA_VERSION):
             # The reader of versions reports it.
             return
         if not version:

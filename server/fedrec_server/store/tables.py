@@ -7,18 +7,18 @@ checksum of its other columns, which SQLite computes while writing and the reade
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import fields
 from typing import Any, TypeVar
 from zlib import crc32
 
+from fedrec.formats import COORDINATOR
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, Signed
 
 DATABASE = "coordinator.sqlite"
-SCHEMA_VERSION = 11
-UNCHECKED_VERSION = 10
-"""The version with the same tables but without checksums."""
+SCHEMA_VERSION = COORDINATOR.own
 
 _CHECKSUM = "checksum"
 _SCHEMA = """
@@ -144,8 +144,8 @@ def table_names(rows: sqlite3.Connection) -> list[str]:
     return [row[0] for row in rows.execute(query)]
 
 
-def add_checksums(rows: sqlite3.Connection) -> None:
-    """Upgrade the tables of `UNCHECKED_VERSION` by adding checksums to their rows."""
+def _add_checksums(rows: sqlite3.Connection) -> None:
+    """Add checksums to the rows of version 10."""
     for name, sql in tables().items():
         query = "SELECT name FROM pragma_table_info(?) ORDER BY cid"
         columns = ", ".join(row[0] for row in rows.execute(query, (name,)))
@@ -153,7 +153,27 @@ def add_checksums(rows: sqlite3.Connection) -> None:
         rows.execute(sql)
         rows.execute(f"INSERT INTO {name} ({columns}) SELECT {columns} FROM unchecked")
         rows.execute("DROP TABLE unchecked")
+
+
+_STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {10: _add_checksums}
+"""Conversions by the version that each begins with. Each ends with the next one."""
+
+
+def convert(rows: sqlite3.Connection, version: int) -> None:
+    """Convert a former version's tables, within one transaction."""
+    for number in range(version, SCHEMA_VERSION):
+        _STEPS[number](rows)
     rows.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def backup_of(rows: sqlite3.Connection) -> bytes:
+    """Return a database's content for a backup, without shares of keys and freed pages."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
+        prepare(copy)
+        rows.backup(copy)
+        copy.execute("DELETE FROM mask_messages")
+        copy.execute("VACUUM")
+        return copy.serialize()
 
 
 def insert(rows: sqlite3.Connection, table: str, row: Row, *, verb: str = "INSERT") -> None:

@@ -8,7 +8,10 @@ and those of two while a round is published.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 from blake3 import blake3
@@ -36,6 +39,7 @@ from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import damaged, own_models_name
 
 _DIGEST_BYTES = 32
+_AT_ONCE = 16
 
 
 class OwnModels:
@@ -68,10 +72,12 @@ class OwnModels:
         before = self._version()
         clients = _Clients(self._run, round_, self._half, before)
         shared = personalise(self._half, before.number, before, clients)
-        for client_id in round_.accepted:
-            for place in range(len(self.received)):
-                if (client_id, place) not in clients.written:
-                    clients.keep(client_id, place, b"")
+        clients.keep(
+            (client_id, place, b"")
+            for client_id in round_.accepted
+            for place in range(len(self.received))
+            if (client_id, place) not in clients.written
+        )
         return publication(total, shared)
 
     def fetch(self, client_id: ClientId, round_id: RoundId, parameter: str) -> bytes:
@@ -140,8 +146,10 @@ class _Clients(Senders):
         self._shown = {name: np.stack(steps) for name, steps in shown.items()}
         words = self._shown.get(USER_KEY, np.zeros((0, 4), np.int64)).astype("<u2")
         self.keys = words.view("<i8").reshape(-1).astype(np.int64)
-        none = np.zeros((len(self._clients), 1), np.int64)
-        self.samples = self._shown.get(TRAINING_ITEMS, none)[:, 0]
+        self.samples = np.zeros(len(self._clients), np.int64)
+        if TRAINING_ITEMS in self._shown:
+            # A user that trained has an item, and each one once. Other numbers are only weight.
+            self.samples = self._shown[TRAINING_ITEMS][:, 0].clip(1, half.n_items)
         self.written: set[tuple[ClientId, int]] = set()
 
     def _parts(self, client_id: ClientId) -> dict[str, Packed]:
@@ -167,12 +175,27 @@ class _Clients(Senders):
 
     def write(self, name: str, table_of: NDArray[np.int64], tables: NDArray[np.float32]) -> None:
         """See `Senders.write`."""
-        for user in np.nonzero((table_of >= 0) & (table_of < len(tables)))[0]:
-            table = tables[table_of[user]].astype("<f4", copy=False)
-            self.keep(self._clients[user], self._received.index(name), table.tobytes())
+        place = self._received.index(name)
+        self.keep(
+            (self._clients[user], place, tables[table_of[user]].astype("<f4", copy=False).tobytes())
+            for user in np.nonzero((table_of >= 0) & (table_of < len(tables)))[0]
+        )
 
-    def keep(self, client_id: ClientId, place: int, values: bytes) -> None:
-        """Write what a client receives of a parameter. It is empty if the client keeps its own."""
-        name = f"{own_models_name(self._round.number, client_id)}-{place}"
-        self._run.store.spool.write(name, blake3(values).digest() + values)
-        self.written.add((client_id, place))
+    def keep(self, files: Iterable[tuple[ClientId, int, bytes]]) -> None:
+        """Write what clients receive.
+
+        Args:
+            files: a client, the place of a parameter and its values, which are empty if the client
+                keeps its own.
+        """
+
+        def write(client_id: ClientId, place: int, values: bytes) -> None:
+            name = f"{own_models_name(self._round.number, client_id)}-{place}"
+            self._run.store.spool.write(name, blake3(values).digest() + values)
+            self.written.add((client_id, place))
+
+        # A disk makes many files durable at once in little more time than one.
+        left = iter(files)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            while some := list(islice(left, _AT_ONCE)):
+                list(pool.map(write, *zip(*some, strict=True)))

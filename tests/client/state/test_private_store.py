@@ -1,23 +1,36 @@
 """The state folder: who may read it, one process at a time, and damage that is noticed."""
 
 import gc
+import json
 import os
 import signal
 import sqlite3
 import stat
 from contextlib import closing
+from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 import pytest
 
 from fedrec.durable import DiskFull
-from fedrec.errors import FolderInUse, PlanMismatch, StorageError, VersionMismatch
+from fedrec.environment import provenance_of
+from fedrec.errors import (
+    FolderInUse,
+    PlanMismatch,
+    RefusedError,
+    StorageError,
+    VersionMismatch,
+)
 from fedrec.evaluation.metrics import Rates
 from fedrec.follower.database import STATE_FILE, STATE_FORMAT, change_counter, image_of
 from fedrec.follower.stored_state import RunPin
+from fedrec.formats import BACKUP_FILE
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import room_in
+from fedrec.plan.agreement import plan_to_json
+from fedrec.plan.schema import PLAN_FORM, Plan
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.round.participation import selection_secret
 from fedrec_client.state.client_state import BestModel, ClientState
@@ -232,7 +245,7 @@ def test_a_record_that_is_not_what_was_written_is_damage(store, name):
         PrivateStore(store.folder)
 
 
-@pytest.mark.parametrize(("number", "who"), [(3, "an older"), (10, "an older"), (12, "a newer")])
+@pytest.mark.parametrize(("number", "who"), [(3, "an older"), (8, "an older"), (12, "a newer")])
 @pytest.mark.parametrize("read_only", [False, True])
 def test_another_format_is_refused_before_anything_is_touched(tmp_path, number, who, read_only):
     if number < STATE_FORMAT:
@@ -349,6 +362,119 @@ def test_the_pin_is_compared(store):
     store.bind(PIN, 1)
     with pytest.raises(PlanMismatch, match="catalogue_fingerprint and users"):
         store.bind(PIN.model_copy(update={"catalogue_fingerprint": "x", "users": "y"}), 1)
+
+
+@pytest.mark.parametrize("form", [1, PLAN_FORM])
+def test_a_run_of_a_former_release_goes_on_with_this_one_s_trainer(tmp_path, form):
+    here = provenance_of(Plan(), "cpu")
+    pin = PIN.model_copy(update={"plan_json": plan_to_json(Plan().in_form(form)).decode()})
+    made = PrivateStore(tmp_path / "former")
+    made.bind(pin, 1, provenance=replace(here, path="trainer 1"))
+    stage(made)
+    if form == PLAN_FORM:
+        with pytest.raises(RefusedError, match="began with trainer 1"):
+            made.go_on(here, accepted=True, now=0.0)
+        return
+    elsewhere = replace(here, arithmetic=replace(here.arithmetic, processor="another"))
+    with pytest.raises(RefusedError, match="other arithmetic"):
+        made.go_on(elsewhere, accepted=False, now=0.0)
+    made.go_on(here, accepted=False, now=0.0)
+    found = reopened(made).state.provenance
+    assert found.path == here.path
+    assert "trainer 1" in found.accepted[0].difference
+
+
+def made_former(store, number=10):
+    """Make the folder one of format 9 or 10: a file in place of the database, and two more."""
+    store.keep_own("roster", b"the roster")
+    secret = selection_secret(store)
+    store.change(spent=store.keep_file("spent", b"what users have spent"))
+    state = store.state
+    store.close()
+    fields = json.loads(state.model_dump_json())
+    # Of a key authority's state, which was the same kind then.
+    fields |= {"revealed": [], "refused_sums": 0}
+    if number == 9:
+        # Signed without what wire protocol 8 added.
+        fields["statement"] = {"federation": "films", "run": "run-1", "round": 1}
+    body = f"fedrec client state {number}\n{json.dumps(fields)}\n".encode()
+    found = body + sha256(body).hexdigest().encode() + b"\n"
+    (store.folder / "state.json").write_bytes(found)
+    (store.folder / "roster.json").write_bytes(b"the roster")
+    (store.folder / "coin.key").write_bytes(secret + sha256(secret).digest())
+    for name in (STATE_FILE, "highwater"):
+        (store.folder / name).unlink()
+    return state, secret
+
+
+@pytest.mark.parametrize("number", [9, 10])
+@pytest.mark.parametrize("ends", ["", "backup", "database", "files"])
+def test_a_former_state_is_converted_wherever_the_process_was_killed(
+    store, monkeypatch, ends, number
+):
+    stage(store)
+    state, secret = made_former(store, number)
+    with pytest.raises(VersionMismatch, match="former format"):
+        PrivateStore(store.folder, read_only=True)
+
+    def killed(*arguments, **others):
+        raise KeyboardInterrupt
+
+    if ends:
+        with monkeypatch.context() as patch:
+            name = {
+                "backup": "fedrec.follower.database.keep_backup",
+                "database": "fedrec.follower.database.write_whole",
+                "files": "pathlib.Path.unlink",
+            }[ends]
+            patch.setattr(name, killed)
+            with pytest.raises(KeyboardInterrupt):
+                PrivateStore(store.folder)
+        store.close()
+    with PrivateStore(store.folder) as found:
+        assert found.state == state
+        assert (found.own("roster"), selection_secret(found)) == (b"the roster", secret)
+        assert found.read(found.state.spent) == b"what users have spent"
+        names = {path.name for path in store.folder.iterdir()}
+        assert names.isdisjoint({"state.json", "roster.json", "coin.key"})
+        kept = (store.folder / BACKUP_FILE).read_bytes()
+        assert b"fedrec client state %d" % number in kept and secret not in kept
+        publish(found, counted=True)
+        assert found.state.spent == state.spent
+        assert not (store.folder / BACKUP_FILE).exists()
+
+
+def test_a_disk_that_is_full_in_a_conversion_changes_nothing(store, monkeypatch):
+    made_former(store)
+    before = {path.name: path.read_bytes() for path in store.folder.iterdir()}
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(StorageError, match="No space left"):
+            PrivateStore(store.folder)
+    assert {path.name: path.read_bytes() for path in store.folder.iterdir()} == before
+    PrivateStore(store.folder).close()
+
+
+@pytest.mark.parametrize("name", [STATE_FILE, "state.json"])
+def test_the_backup_before_a_conversion_is_refused_when_it_is_started(store, name):
+    state, _ = made_former(store)
+    PrivateStore(store.folder).close()
+    (store.folder / STATE_FILE).unlink()
+    (store.folder / BACKUP_FILE).rename(store.folder / name)
+    with pytest.raises(StorageError, match="is a backup that an upgrade made"):
+        PrivateStore(store.folder)
+    assert (store.folder / state.spent.name).exists()
+
+
+def test_a_former_state_beside_a_newer_one_is_refused(store):
+    made_former(store)
+    (store.folder / STATE_FILE).write_bytes(image_of({}))
+    with pytest.raises(StorageError, match=r"has both state.sqlite and state.json"):
+        PrivateStore(store.folder)
 
 
 def test_a_private_state_is_checked_before_it_is_read(store):

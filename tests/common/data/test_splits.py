@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedrec.data import Catalogue, Interactions, UserSplit, leave_one_out
-from fedrec.data.splits import undivided
+from fedrec.data.splits import hold_out, undivided
 from fedrec.errors import CatalogueMismatch, DataError
 
 Row = tuple[str, str, int]
@@ -201,3 +201,46 @@ def test_popularity_on_ml_100k_has_the_reference_value(ml_100k_interactions, ml_
     assert again.user_ids == split.user_ids
     for name in ("train_indptr", "train_items", "validation_items", "test_items"):
         np.testing.assert_array_equal(getattr(again, name), getattr(split, name))
+
+
+def test_the_latest_share_of_each_history_is_held_out():
+    """Of 5, 4 and 2 items in the order of time, 40 % are 2, 1 and none."""
+    rows = [("a", 5), ("b", 4), ("c", 2)]
+    users = [user for user, n in rows for _ in range(n)]
+    items = [f"i{place}" for _, n in rows for place in range(n)]
+    times = [10 * place for _, n in rows for place in range(n)]
+    data = Interactions.from_arrays(users, items, times)
+    catalogue = Catalogue.of([f"i{place}" for place in range(5)])
+    split, held = hold_out(data, catalogue, by="ratio", share=0.4)
+    assert held.indptr.tolist() == [0, 2, 3, 3]
+    assert held.items.tolist() == [3, 4, 3]
+    assert split.test_items.tolist() == [3, 3, -1]
+    assert split.validation_items.tolist() == [2, 2, -1]
+    assert [split.train_of(user).tolist() for user in range(3)] == [[0, 1], [0, 1], [0, 1]]
+    assert held.select(np.array([False, True, True])).items.tolist() == [3]
+    plain, last = hold_out(data, catalogue)
+    assert last.items.tolist() == plain.test_items[:2].tolist() == [4, 3]
+    with pytest.raises(DataError, match=r"share is 1\.0"):
+        hold_out(data, catalogue, by="ratio", share=1.0)
+
+
+def test_everything_from_one_time_on_is_held_out():
+    """The latest 40 % of eleven begin at time 8: two test items of a, and one of b.
+
+    c has one item before them and so no test item: its later one is left out. d only comes later.
+    """
+    history = {"a": [0, 1, 2, 8, 9], "b": [3, 4, 8], "c": [5, 9], "d": [9]}
+    users = [user for user, times in history.items() for _ in times]
+    times = [time for found in history.values() for time in found]
+    data = Interactions.from_arrays(users, [f"i{time}" for time in times], times)
+    catalogue = Catalogue.of([f"i{time}" for time in range(10)])
+    split, held = hold_out(data, catalogue, by="time", share=0.4)
+    assert split.user_ids == ("a", "b", "c")
+    assert held.indptr.tolist() == [0, 2, 3, 3]
+    assert held.items.tolist() == [8, 9, 8]
+    assert split.test_items.tolist() == [8, 8, -1]
+    assert split.validation_items.tolist() == [2, 4, -1]
+    assert [split.train_of(user).tolist() for user in range(3)] == [[0, 1], [3], [5]]
+    timeless = Interactions.from_arrays(["a", "a", "a"], ["i0", "i1", "i2"])
+    with pytest.raises(DataError, match="have no time"):
+        hold_out(timeless, catalogue, by="time")

@@ -7,9 +7,21 @@ from typing import Any
 import pytest
 
 from fedrec.algorithms import ALGORITHMS
+from fedrec.errors import PlanMismatch
 from fedrec.plan import agreement
-from fedrec.plan.agreement import Difference, always_compared, plan_differences
-from fedrec.plan.schema import Plan
+from fedrec.plan.agreement import (
+    FORMS,
+    Difference,
+    always_compared,
+    check_continued,
+    check_new_run,
+    plan_differences,
+    plan_fingerprint,
+    plan_from_json,
+    plan_of_run,
+    plan_to_json,
+)
+from fedrec.plan.schema import PLAN_FORM, Plan
 from fedrec.settings.explain import all_settings
 
 
@@ -176,3 +188,63 @@ def test_who_holds_a_key_that_there_is_not_matters_to_nobody(name):
 def test_whoever_agreed_to_no_encryption_takes_any_key_holder():
     found = plan(protection__name="bfv", protection__key_holder="authority")
     assert plan_differences(plan(protection__name="none"), found) == ()
+
+
+def former() -> Plan:
+    """Return a plan as release 0.1 had it."""
+    return plan(
+        algorithm__name="fedals",
+        algorithm__alpha=1.0,
+        algorithm__regularisation=10.0,
+        algorithm__frequency_exponent=0.5,
+        update__structure="dense",
+    ).in_form(1)
+
+
+def test_a_run_of_release_0_1_has_the_fingerprint_that_release_0_1_gave_it():
+    # Printed by `plan_fingerprint` at commit 19549b22.
+    signed = "ff4139877db22a3e7a3c2553e154db912c608121ca283936d4ecd19b4b228d74"
+    assert plan_fingerprint(former()) == signed
+    assert plan_of_run(former().in_form(PLAN_FORM), signed) == former()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_plan_is_read_in_the_form_in_which_it_was_written(form):
+    written = plan_to_json(former().in_form(form))
+    assert (b"corrupt_cells" in written) == (form > 1)
+    found = plan_from_json(written)
+    assert (found.form, plan_to_json(found)) == (form, written)
+
+
+def test_a_run_that_no_form_explains_keeps_the_plan_of_the_settings():
+    assert plan_of_run(Plan(), "ab" * 32) == Plan()
+    assert plan_of_run(Plan(), plan_fingerprint(Plan())).form == PLAN_FORM
+
+
+def test_a_former_run_opens_sums_by_its_own_rules():
+    named = plan(protection__name="bfv")
+    assert named.counts_by_cell
+    assert not named.in_form(1).counts_by_cell
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (plan(algorithm__name="sketch"), "other fractions"),
+        (plan(algorithm__name="ease", privacy__mechanism="gaussian"), "as one release"),
+        (plan(algorithm__name="ease"), ""),
+    ],
+)
+def test_a_run_whose_sums_mean_something_else_now_is_refused(found, why):
+    check_continued(found)
+    if not why:
+        check_continued(found.in_form(1))
+        return
+    with pytest.raises(PlanMismatch, match=why):
+        check_continued(found.in_form(1))
+
+
+def test_a_coordinator_cannot_choose_the_rules_of_a_former_release():
+    check_new_run(Plan())
+    with pytest.raises(PlanMismatch, match=r"one of release 0\.1"):
+        check_new_run(former())

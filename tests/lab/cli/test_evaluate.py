@@ -4,6 +4,7 @@ import csv
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from command import SMALL, sets
 
@@ -128,3 +129,43 @@ def test_simulate_has_full_and_sampled_side_by_side(fedrec, settings_file):
     ).json
     assert paper["table"]["protocols"] == ["paper"]
     assert "closed_formula" in {row["method"] for row in paper["table"]["rows"]}
+
+
+def test_lists_are_measured_by_activity_and_exported(fedrec, settings_file, tmp_path):
+    options = ("--protocols", "full", "--seeds", "1", "--no-references", "--lists-at", "5,3")
+    plain = fedrec("evaluate", settings_file, *SETTINGS, *options, "--json").json
+    own = [row for row in plain["lists"] if row["method"] == "fedmf"]
+    assert [row["at"] for row in own if row["group"] == "all"] == [3, 5]
+    # With one test item for each user, HR and NDCG are those of the table, and MAP is MRR.
+    (table,) = [row["results"]["full"] for row in plain["rows"] if row["method"] == "fedmf"]
+    (at_five,) = [row for row in own if (row["group"], row["at"]) == ("all", 5)]
+    for name in ("hr", "recall", "ndcg", "mrr"):
+        assert at_five[name] == pytest.approx(table[name]["mean"], abs=1e-5)
+    assert at_five["map"] == pytest.approx(at_five["mrr"])
+    assert at_five["precision"] == pytest.approx(at_five["hr"] / 5)
+    in_groups = [row for row in own if row["group"] != "all" and row["at"] == 5]
+    assert sum(row["users"] for row in in_groups) == at_five["users"]
+    kept = json.loads((Path(plain["run"]) / "lists.json").read_text())
+    assert [row["rates"]["at"] for row in kept] == [row["at"] for row in plain["lists"]]
+    assert (Path(plain["run"]) / "lists.parquet").exists()
+
+    out = tmp_path / "exported"
+    options = (*options, "--split", "ratio", "--test-share", "0.4", "--export", out)
+    found = fedrec("evaluate", settings_file, *SETTINGS, *options)
+    assert found.code == 0, found.err
+    name = next((out / "recbole").iterdir()).name
+    test = (out / "recbole" / name / f"{name}.test.inter").read_text().splitlines()
+    assert test[0] == "user_id:token\titem_id:token"
+    # Of 12 items, 40 % are 4, and one is for validation.
+    assert len(test) == 1 + 60 * 4
+    frames = {path.stem: pq.read_table(path) for path in (out / "lenskit").iterdir()}
+    assert frames.keys() == {"train", "valid", "test", "fedmf-seed-1", "popularity-seed-1"}
+    assert [frames[part].num_rows for part in ("train", "valid", "test")] == [420, 60, 240]
+    lists = frames["fedmf-seed-1"].to_pandas()
+    assert list(lists.columns) == ["user_id", "item_id", "rank"]
+    known = frames["train"].to_pandas()
+    listed, trained = ({*each[["user_id", "item_id"]].itertuples(False)} for each in (lists, known))
+    assert listed and not listed & trained
+
+    for wrong in (("--split", "half"), ("--lists-at", "0"), ("--export", out)):
+        assert fedrec("evaluate", settings_file, *wrong).code == 2

@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from command import SMALL, sets
 
+from fedrec_lab.comparison.runs import compare_runs
 from fedrec_lab.reports.round_progress import StopRequest
+from fedrec_lab.reports.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
@@ -95,3 +99,84 @@ def test_runs_are_listed_the_newest_first(fedrec, settings_file, tmp_path, monke
     assert f"--resume {stopped}" in detail.out
     assert f"fedrec recommend {whole} --user ID" in fedrec("runs", whole).out
     assert "report.json" in fedrec("runs", whole, "--json").json["files"]
+
+
+def test_runs_are_compared_with_the_first(fedrec, settings_file, tmp_path):
+    simulate = ("simulate", settings_file, *SETTINGS)
+    one = Path(fedrec(*simulate).out.splitlines()[-1])
+    two = Path(fedrec(*simulate, *sets("algorithm.dim=8")).out.splitlines()[-1])
+    out = tmp_path / "compared"
+    shown = fedrec("runs", "compare", one, two, "--out", out)
+    assert shown.code == 0, shown.err
+    lines = shown.out.splitlines()
+    assert lines[-1] == str(out / "report.html")
+    assert ["algorithm.dim", "4", "8"] in [line.split() for line in lines]
+    assert f"{one.name} minus {two.name}: HR@5 " in shown.out
+    names = ("hr-by-round", "loss", "ndcg-by-bytes", "ndcg-by-round")
+    figures = sorted(path.name for path in (out / "figures").iterdir())
+    assert figures == [f"{name}.{ending}" for name in names for ending in ("png", "svg")]
+    page = (out / "report.html").read_text()
+    assert page.count("<figure>") == len(names)
+    assert f"algorithm.dim</td><td>{one.name}: 4; {two.name}: 8" in page
+    curve = (out / "figures" / "ndcg-by-round.svg").read_text()
+    assert one.name in curve and two.name in curve
+    assert fedrec("runs", "compare", one, two, "--out", out).code == 2
+
+    record = fedrec("runs", "compare", one, two, "--json").json
+    assert record["settings"] == {"algorithm.dim": ["4", "8"]}
+    means = [row["results"]["full"] for row in record["rows"]]
+    for metric, found in record["differences"][two.name].items():
+        expected = means[0][metric]["mean"] - means[1][metric]["mean"]
+        assert found["difference"]["estimate"] == pytest.approx(expected, abs=1e-6)
+        assert found["difference"]["low"] <= expected <= found["difference"]["high"]
+    assert set(record["differences"][two.name]) == {"hr", "ndcg", "mrr"}
+
+    # Python has the same.
+    found = compare_runs(one, two)
+    assert found.to_record() | {"report": None} == record
+    assert repr(found) == "RunsComparison(2 runs, 1 settings differ)"
+    # The table has bars of its own.
+    assert found._repr_html_().count("<figure>") == len(names) + 1
+    assert list(found.to_pandas()["label"]) == [one.name, two.name]
+
+
+def test_intervals_are_only_between_the_same_users(fedrec, settings_file, tmp_path):
+    simulate = ("simulate", settings_file, *SETTINGS)
+    one = Path(fedrec(*simulate).out.splitlines()[-1])
+    fewer = Path(fedrec(*simulate, *sets("federation.seed=2")).out.splitlines()[-1])
+    sampled = Path(fedrec(*simulate).out.splitlines()[-1])
+    settings = (sampled / "resolved.toml").read_text()
+    (sampled / "resolved.toml").write_text(settings.replace('"full"', '"sampled"'))
+    others = SimpleNamespace(user_ids=("a",), test_items=np.zeros(1, np.int64))
+    RunFolder(fewer).write_ranks(np.zeros(1), others)
+    reason = "it was measured on other users or items"
+    assert compare_runs(one, fewer).without == {fewer.name: reason}
+    (fewer / "ranks.parquet").unlink()
+    found = compare_runs(one, fewer, sampled)
+    assert found.differences == {}
+    assert found.without == {
+        fewer.name: f"{fewer.name} doesn't have the ranks of single users",
+        sampled.name: "its protocol is sampled, not full",
+    }
+    assert "no interval, because its protocol is sampled" in found.to_text()
+    assert found.table.protocols == ("full", "sampled")
+    assert [series.label for series in found.figures[0].plot.series] == [one.name, fewer.name]
+    (sampled / "ranks.parquet").write_bytes(b"no table")
+    assert "ranks.parquet cannot be read" in fedrec("runs", "compare", one, sampled).err
+    for words in ((one,), (one, one)):
+        assert "two different runs" in fedrec("runs", "compare", *words).err
+    assert "without the word compare" in fedrec("runs", one, fewer).err
+    wider = Path(fedrec(*simulate, *sets("evaluation.at=7")).out.splitlines()[-1])
+    assert "different values of evaluation.at" in fedrec("runs", "compare", one, wider).err
+
+
+def test_a_report_opens_with_the_result_in_words(fedrec, settings_file):
+    run = Path(fedrec("simulate", settings_file, *SETTINGS).out.splitlines()[-1])
+    page = (run / "report.html").read_text()
+    opening, rest = page.split("<h2>", 1)
+    assert "fedmf (colr), round" in opening and "reaches HR@5 0." in opening
+    assert "bootstrap interval over 24 users" in opening
+    order = [
+        rest.index(f"{title}</h2>") for title in ("Results", "Figures", "Settings and machine")
+    ]
+    assert order == sorted(order)

@@ -74,3 +74,11 @@ def test_other_users_are_refused():
         paired_bootstrap(np.zeros(2), np.zeros(3))
     with pytest.raises(DataError, match="nothing to compare"):
         paired_bootstrap(np.full(2, -1.0), np.full(2, -1.0))
+
+
+def test_every_metric_has_its_own_difference():
+    model, other = np.array([0.0, 1.0, 50.0, -1.0]), np.array([1.0, 1.0, 0.0, -1.0])
+    hr = paired_bootstrap(model, other, metric="hr")
+    assert hr.difference.estimate == pytest.approx(-1 / 3)
+    mrr = paired_bootstrap(model, other, metric="mrr")
+    assert mrr.difference.estimate == pytest.approx((1 - 0.5 + 0 - 1) / 3, abs=1e-6)

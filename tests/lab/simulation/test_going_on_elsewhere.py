@@ -10,6 +10,7 @@ from fedrec.errors import RefusedError, SettingsError, VersionMismatch
 from fedrec.recommender import Recommender
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation import record_simulation, simulate
+from fedrec_lab.simulation.checkpoint import simulation_identity
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +72,16 @@ def test_another_format_is_refused_by_its_number(stopped, tmp_path, version, nam
     with pytest.raises(VersionMismatch, match=named):
         stopped(resume=True, accept_other_arithmetic=True)
     assert contents(tmp_path) == before
+
+
+def test_a_simulation_that_a_former_release_began_goes_on(stopped, settings_of, data, tmp_path):
+    users, catalogue = data
+    former = simulation_identity(settings_of(), catalogue.fingerprint(), users, form=1)
+    rewrite(tmp_path, lambda record: record.update(identity=former))
+    result = stopped(resume=True)
+    assert result.rounds[-1].round > 3
+    rewritten = simulation_identity(settings_of(), catalogue.fingerprint(), users)
+    assert former != rewritten
 
 
 def test_other_arithmetic_is_refused_and_nothing_is_touched(stopped, tmp_path, monkeypatch):

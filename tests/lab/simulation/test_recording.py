@@ -39,6 +39,7 @@ def test_every_file_is_there(recorded):
         "ledger.json",
         "metrics.parquet",
         "model.safetensors",
+        "ranks.parquet",
         "report.html",
         "report.json",
         "resolved.toml",

@@ -11,7 +11,7 @@ from fedrec.cli.main import main
 from fedrec.data.interactions import user_groups
 from fedrec.data.writing import write_interactions
 from fedrec.errors import SettingsError
-from fedrec.evaluation.metrics import ndcg_of_users, rates_of_ranks
+from fedrec.evaluation.metrics import rate_of_users, rates_of_ranks
 from fedrec.recommender.tail import TailFigures
 from fedrec.settings.schema import Settings
 from fedrec_lab.comparison.comparing import compare
@@ -47,7 +47,7 @@ def test_each_silo_has_its_figures(measured, data):
     for silo, group in zip(measured.tail.silos, groups, strict=True):
         assert silo.ndcg >= silo.shared_ndcg
         assert silo.shared_ndcg == pytest.approx(
-            ndcg_of_users(measured.tail.shared[group], 10).mean()
+            rate_of_users(measured.tail.shared[group], 10).mean()
         )
 
 

@@ -14,6 +14,7 @@ from server.store.test_sqlite import contents
 from world.engine import Bench, files, gather, play, running, upload
 
 from fedrec.errors import DamagedFile, SettingsError, StateWentBack, StorageError
+from fedrec.formats import BACKUP_FILE
 from fedrec.ids import RoundId
 from fedrec_server.store.durable_files import DurabilityLost
 from fedrec_server.store.sqlite import SqliteStore
@@ -278,7 +279,8 @@ async def test_a_row_that_is_damaged_while_the_run_goes_on_names_the_file(copied
             await run.work.in_thread(run.store.published, RoundId(1))
 
 
-def test_a_database_without_checksums_is_given_them(copied):
+def made_former(copied):
+    """Make the database one of release 0.1, without checksums; return its rows."""
     path = copied / "state" / DATABASE
     with closing(sqlite3.connect(path, isolation_level=None)) as rows:
         before = {}
@@ -295,6 +297,12 @@ def test_a_database_without_checksums_is_given_them(copied):
             rows.execute("DROP TABLE checked")
             before[table] = rows.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall()
         rows.execute("PRAGMA user_version = 10")
+        rows.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return path, before
+
+
+def test_a_database_without_checksums_is_given_them(copied):
+    path, before = made_former(copied)
     SqliteStore(copied / "state", BENCH.federation.identity).close()
     with closing(sqlite3.connect(path)) as rows:
         assert rows.execute("PRAGMA user_version").fetchone() == (11,)
@@ -302,4 +310,48 @@ def test_a_database_without_checksums_is_given_them(copied):
             found = rows.execute(f"SELECT * FROM {table} ORDER BY 2, 3").fetchall()
             assert len(found) == len(were) and None not in [row[0] for row in found]
             assert table == "meta" or [row[1:] for row in found] == were
+    assert (copied / "state" / BACKUP_FILE).exists()
+    plays_on(copied)
+    # It goes once the converted folder has published a round.
+    assert not (copied / "state" / BACKUP_FILE).exists()
+
+
+def test_the_backup_before_a_conversion_is_no_database(copied):
+    path, _ = made_former(copied)
+    with closing(sqlite3.connect(path, isolation_level=None)) as rows:
+        rows.execute("INSERT INTO mask_messages VALUES (1, 'ab', 'share', ?)", (b"a key's share",))
+        rows.execute("INSERT INTO ledger VALUES (3, 1.5)")
+    SqliteStore(copied / "state", BENCH.federation.identity).close()
+    with closing(sqlite3.connect(path)) as rows:
+        assert rows.execute("SELECT round, at FROM ledger").fetchall()[-1] == (3, 1.5)
+    kept = (copied / "state" / BACKUP_FILE).read_bytes()
+    assert b"CREATE TABLE rounds" in kept and b"a key's share" not in kept
+    path.write_bytes(kept)
+    with pytest.raises(StorageError, match="is a backup that an upgrade made"):
+        SqliteStore(copied / "state", BENCH.federation.identity)
+    assert path.read_bytes() == kept
+
+
+@pytest.mark.parametrize("why", ["killed", "full disk"])
+def test_a_conversion_that_ends_early_begins_again(copied, monkeypatch, why):
+    path, _ = made_former(copied)
+    whole = path.read_bytes()
+    if why == "killed":
+
+        def half(rows):
+            rows.execute("DROP TABLE rounds")
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("fedrec_server.store.tables._STEPS", {10: half})
+    else:
+
+        def full(handle):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("os.fsync", full)
+    with pytest.raises((KeyboardInterrupt, StorageError)):
+        SqliteStore(copied / "state", BENCH.federation.identity)
+    monkeypatch.undo()
+    assert path.read_bytes() == whole
+    SqliteStore(copied / "state", BENCH.federation.identity).close()
     plays_on(copied)

@@ -318,6 +318,7 @@ COLUMNS: dict[str, str] = _of_each(_TABLES) | {
 
 FILES: tuple[tuple[str, str], ...] = (
     (r"coordinator\.sqlite(-wal|-shm)?", "bookkeeping"),
+    (r"before-upgrade\.bak", "bookkeeping"),
     (r"highwater|lock", "bookkeeping"),
     (r"updates/\d{8}-[0-9a-f]{64}", "update"),
     (r"partial/\d{8}-[0-9a-f]{64}-[0-9a-f]+", "unfinished update"),
