@@ -117,6 +117,7 @@ def _federation(
         given = None if installed is None else KeyEpoch.from_json(installed)
     # Members sign the plan in the form of the release that began the run.
     known = {header.plan_fingerprint for header in point.contributions}
+    known = known or {read_former_folder(Path(settings.coordinator.state)).plan_fingerprint}
     plan = plan_of_run(settings.plan, "".join(known))
     found = Federation.of(plan, catalogue, vectors, point.keys)
     if given is None or given == point.keys:
