@@ -22,7 +22,7 @@ most_mib=64
 # What pyproject.toml asks for, and what the tests and an editable install need.
 needed=(
   blake3 cryptography grpcio idna numpy prometheus-client protobuf pydantic rich safetensors structlog
-  typer zstandard grpcio-health-checking grpcio-reflection tenseal gmpy2 starlette uvicorn
+  typer zstandard grpcio-health-checking grpcio-reflection tenseal gmpy2 starlette threadpoolctl uvicorn
   hypothesis pytest pytest-timeout pytest-xdist hatchling editables pip
 )
 

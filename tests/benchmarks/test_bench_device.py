@@ -17,7 +17,7 @@ from fedrec.data import generate, leave_one_out
 
 TREE = Path(__file__).parents[2]
 SCRIPT = TREE / "benchmarks" / "on_a_device.sh"
-LARGE = {"numba", "pyarrow", "torch"}
+LARGE = {"numba", "pyarrow", "scipy", "torch"}
 """The machine's own: with these the wheels would not be carried."""
 N_USERS, N_ITEMS = 16, 40
 

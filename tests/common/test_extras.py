@@ -69,7 +69,7 @@ def test_every_optional_import_of_the_tree_has_an_extra():
         (("matplotlib",), "lab"),
         (("torch", "grpc_health"), "lab"),
         (("phe",), "papers"),
-        (("scipy",), "lab"),
+        (("scipy", "matplotlib"), "lab"),
         (("implicit",), "references"),
     ],
 )

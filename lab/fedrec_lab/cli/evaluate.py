@@ -238,9 +238,8 @@ def evaluate(
     tables = Tables(run.path) if diagnostics else None
     lists = None
     if numbers_of_lists:
-        lists = ListMeasurement(
-            numbers_of_lists, held=division.held, folder=run.path, export=export
-        )
+        held = division.held
+        lists = ListMeasurement(numbers_of_lists, held=held, folder=run.path, export=export)
 
     def trained(result: SimulationResult) -> None:
         for each in (tables, lists):

@@ -54,14 +54,6 @@ class ListRow:
 _ROWS = TypeAdapter(tuple[ListRow, ...])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Ranked:
-    """A method's lists, and what its AUC follows from."""
-
-    lists: NDArray[np.int64]
-    above: NDArray[np.float64]
-
-
 class ListMeasurement(Tabular):
     """Measures the lists of every training of a comparison, for `compare(trained=...)`.
 
@@ -69,7 +61,7 @@ class ListMeasurement(Tabular):
         held: the test items of the users that are trained. None for each user's test item.
         at: the values of K.
         folder: the folder in which rows are kept for resuming, or None.
-        export: the folder for the data and lists, in the forms of RecBole and LensKit, or None.
+        export: the folder for split and lists in the forms of RecBole and LensKit, or None.
 
     Attributes:
         rows: the metrics of the model and of popularity so far.
@@ -84,9 +76,7 @@ class ListMeasurement(Tabular):
         export: Path | None = None,
     ) -> None:
         if not at or min(at) < 1:
-            raise DataError(
-                f"The values of K are {list(at)}.", remedy="Pass one from 1 on, or more."
-            )
+            raise DataError(f"The values of K are {list(at)}.", remedy="Pass numbers from 1.")
         self._at, self._held, self._export = tuple(sorted(set(at))), held, export
         self._path = None if folder is None else folder / f"{_FILE}.json"
         self.rows: tuple[ListRow, ...] = ()
@@ -95,17 +85,15 @@ class ListMeasurement(Tabular):
 
     def take(self, result: SimulationResult) -> None:
         """Measure the chosen version of a training. It must have the users of `held`."""
-        users = result.users
-        held = self._held or _single(users)
+        held = self._held or _single(result.users)
         found = tuple(_rows(result, held, self._at, self._export))
         again = {(row.method, row.seed) for row in found}
         kept = (row for row in self.rows if (row.method, row.seed) not in again)
         self.rows = (*kept, *found)
         if self._path is not None:
             write_whole(self._path, _ROWS.dump_json(self.rows, indent=1), private=False)
-            kinds = dict.fromkeys((*_RATES, "auc"), "double")
-            kinds |= {"method": "string", "group": "string"}
-            kinds |= dict.fromkeys(("seed", "at", "users"), "int64")
+            kinds = dict.fromkeys((*_RATES, "auc"), "double") | {"method": "string"}
+            kinds |= {"group": "string"} | dict.fromkeys(("seed", "at", "users"), "int64")
             content = parquet_of(kinds, map(ListRow.to_record, self.rows))
             write_whole(self._path.with_suffix(".parquet"), content, private=False)
 
@@ -148,7 +136,7 @@ def _rows(
     methods = {result.settings.algorithm.name: _ranked(scores, users, held, max(at))}
     methods["popularity"] = _ranked(
         (
-            (rows, popular.expand(len(rows), -1).clone())
+            (rows, popular.expand(len(rows), -1))
             for rows in np.split(everybody, range(at_once, len(users), at_once))
         ),
         users,
@@ -165,17 +153,17 @@ def _rows(
             chosen = np.zeros_like(measured)
             chosen[measured] = inside
             groups.append((span, chosen))
-    for method, ranked in methods.items():
+    for method, (lists, above) in methods.items():
         for span, inside in groups:
             own = held.select(inside)
-            area = auc(ranked.above[inside[held.owner]], n_others[inside], own)
+            area = auc(above[inside[held.owner]], n_others[inside], own)
             for number in at:
-                rates = list_rates(ranked.lists[inside], own, number, holders, len(users))
+                rates = list_rates(lists[inside], own, number, holders, len(users))
                 if rates is not None:
                     yield ListRow(method=method, seed=seed, group=span, auc=area, rates=rates)
         if export is not None:
-            lists = _listed(ranked.lists, users, result.catalogue)
-            _write_frame(export / "lenskit" / f"{method}-seed-{seed}.parquet", lists)
+            frame = _listed(lists, users, result.catalogue)
+            _write_frame(export / "lenskit" / f"{method}-seed-{seed}.parquet", frame)
     if export is not None:
         export_split(export, result.settings.federation.name, users, held, result.catalogue)
 
@@ -185,8 +173,12 @@ def _ranked(
     users: UserSplit,
     held: HeldOut,
     most: int,
-) -> _Ranked:
-    """Rank all items but a user's training and validation items. Equal scores rank by row."""
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return lists, and for each test item how many other candidates are above it.
+
+    Candidates are all items but a user's training and validation items. Equal scores are in the
+    catalogue's order, and count half.
+    """
     lists = np.full((len(users), most), NO_ITEM, dtype=np.int64)
     above = np.zeros(len(held.items))
     for rows, found in scores:
@@ -210,7 +202,7 @@ def _ranked(
             low = np.searchsorted(others, own, side="left")
             high = np.searchsorted(others, own, side="right")
             above[first:last] = len(others) - high + 0.5 * (high - low)
-    return _Ranked(lists=lists, above=above)
+    return lists, above
 
 
 def _pairs(

@@ -39,8 +39,6 @@ from fedrec_lab.reports.run_folder import (
     summary_of,
 )
 
-_MISSING = "-"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsComparison(Tabular):
@@ -202,7 +200,7 @@ def _differing(paths: Sequence[Path]) -> dict[str, tuple[str, ...]]:
     """Return the settings that differ between run folders, by dotted key."""
     flat = [dict(_flat(settings_table(path / SETTINGS_NAME), "", path)) for path in paths]
     keys = dict.fromkeys(key for each in flat for key in each)
-    rows = {key: tuple(each.get(key, _MISSING) for each in flat) for key in keys}
+    rows = {key: tuple(each.get(key, "-") for each in flat) for key in keys}
     return {key: values for key, values in rows.items() if len(set(values)) > 1}
 
 

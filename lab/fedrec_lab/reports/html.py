@@ -176,14 +176,13 @@ def _paragraphs(sentences: Sequence[str], kind: str = "") -> list[str]:
 
 def _in_words(content: ReportContent) -> list[str]:
     """Return the result of the first row as a sentence."""
-    said = []
-    for row in content.rows[:1]:
-        rates, under = row.samples[0], f" under {content.protocol}" * bool(content.protocol)
-        said.append(
-            f"{row.label} reaches HR@{content.at} {rates.hr:.4f} and NDCG@{content.at} "
-            f"{rates.ndcg:.4f} on the test items of {rates.users:,} users{under}."
-        )
-    return said
+    at, under = content.at, f" under {content.protocol}" * bool(content.protocol)
+    return [
+        f"{row.label} reaches HR@{at} {rates.hr:.4f} and NDCG@{at} {rates.ndcg:.4f} on the test "
+        f"items of {rates.users:,} users{under}."
+        for row in content.rows[:1]
+        for rates in row.samples[:1]
+    ]
 
 
 def protocol_tables(table: ComparisonTable) -> tuple[ProtocolTable, ...]:

@@ -13,9 +13,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import typer
 
@@ -27,7 +27,6 @@ from fedrec_lab.reports.round_report import RoundReport
 
 ENTRY_POINTS = "fedrec.loggers"
 _PROJECT = "fedrec"
-_SECONDS_FOR_A_REQUEST = "10"
 _PARAMS_AT_ONCE = 100
 """MLflow's limit for a request."""
 
@@ -58,10 +57,7 @@ class RunLogger(ABC):
 
 
 class MlflowLogger(RunLogger):
-    """Logs to MLflow, at `MLFLOW_TRACKING_URI`.
-
-    The experiment is `MLFLOW_EXPERIMENT_NAME`, or fedrec.
-    """
+    """Logs to MLflow at `MLFLOW_TRACKING_URI`, in `MLFLOW_EXPERIMENT_NAME` or fedrec."""
 
     modules = ("mlflow",)
 
@@ -69,7 +65,7 @@ class MlflowLogger(RunLogger):
         """Create the run. See `RunLogger.begin`."""
         # By default MLflow tries for minutes, in which the run would wait.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", _SECONDS_FOR_A_REQUEST)
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param
 
@@ -133,9 +129,8 @@ class WandbLogger(RunLogger):
 
         # Otherwise it would also send code, console output, host name and the machine's load.
         private = wandb.Settings(
-            console="off", disable_code=True, disable_git=True, x_disable_meta=True,
+            console="off", disable_code=True, disable_git=True, silent=True, x_disable_meta=True,
             x_disable_stats=True, x_disable_machine_info=True, x_save_requirements=False,
-            silent=True,
         )  # fmt: skip
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", _PROJECT),
@@ -168,18 +163,31 @@ def loggers_of(names: Sequence[str]) -> dict[str, type[RunLogger]]:
         SettingsError: a name is unknown, its package isn't installed, or what a package adds is
             not a logger.
     """
-    added: dict[str, EntryPoint] = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     found: dict[str, type[RunLogger]] = {}
     for name in names:
-        kind: Any = _OWN.get(name)
-        if kind is None and name in added:
-            kind = added[name].load()
-        if not (isinstance(kind, type) and issubclass(kind, RunLogger)):
-            known = ", ".join(dict.fromkeys((*_OWN, *added)))
-            raise SettingsError(f"There is no logger {name!r}.", remedy=f"Choose from {known}.")
+        kind: Any = _OWN.get(name) or _added(name)
         require(*kind.modules)
         found[name] = kind
     return found
+
+
+def _added(name: str) -> type[RunLogger]:
+    """Return the logger that an installed package adds under a name."""
+    added = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    if name not in added:
+        known = ", ".join((*_OWN, *added))
+        raise SettingsError(f"There is no logger {name!r}.", remedy=f"Choose from {known}.")
+    where = added[name].value
+    try:
+        kind = added[name].load()
+        if not issubclass(kind, RunLogger):
+            raise TypeError("it is not a RunLogger")
+    except Exception as error:
+        raise SettingsError(
+            f"The logger {name!r} is {where}, which cannot be used: {error}.",
+            remedy="Correct its package, or uninstall it.",
+        ) from error
+    return cast("type[RunLogger]", kind)
 
 
 class RunLoggers:

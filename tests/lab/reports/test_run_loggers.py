@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,7 @@ def test_a_logger_that_fails_is_named_and_ends_nothing(fedrec, settings_file, lo
 
 @pytest.mark.slow
 def test_each_seed_has_its_loggers(fedrec, settings_file):
+    pytest.importorskip("tensorboardX")
     options = ("--seeds", "2", "--jobs", "1", "--log", "tensorboard")
     outcome = fedrec("simulate", settings_file, *SETTINGS, *options)
     for run in map(Path, outcome.out.splitlines()[-2:]):
@@ -117,6 +119,26 @@ def test_a_logger_without_its_package_says_how_to_install_it(loggers, monkeypatc
     monkeypatch.setattr(Heard, "modules", ("no_such_tracker",))
     with pytest.raises(SettingsError, match="needs no_such_tracker"):
         RunLoggers(["heard"], load_settings(algorithm="fedals"), None)
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        (f"{__name__}:Heard", ""),
+        (f"{__name__}:RunLoggers", "cannot be used: "),
+        ("no_such_module:Logger", "cannot be used: No module named"),
+    ],
+)
+def test_a_package_adds_a_logger(monkeypatch, target, problem):
+    point = EntryPoint("own", target, run_loggers.ENTRY_POINTS)
+    monkeypatch.setattr(run_loggers, "entry_points", lambda group: [point])
+    settings = load_settings(algorithm="fedals")
+    if not problem:
+        RunLoggers(["own"], settings, None).end(finished=True)
+        assert Heard.calls[0][:2] == ("begin", settings.federation.name)
+        return
+    with pytest.raises(SettingsError, match=problem):
+        RunLoggers(["own"], settings, None)
 
 
 def events(run):
@@ -141,6 +163,7 @@ def events(run):
 
 @pytest.mark.slow
 def test_tensorboard_reads_back_every_number(fedrec, settings_file):
+    pytest.importorskip("tensorboardX")
     outcome = fedrec("simulate", settings_file, *SETTINGS, "--log", "tensorboard")
     run = Path(outcome.out.splitlines()[-1])
     found: dict[int, dict] = {}
@@ -160,6 +183,7 @@ def test_tensorboard_reads_back_every_number(fedrec, settings_file):
 @pytest.fixture
 def mlflow_server(tmp_path, monkeypatch):
     """MLflow's own server with SQLite, in a process of its own."""
+    pytest.importorskip("mlflow")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -192,7 +216,8 @@ def mlflow_server(tmp_path, monkeypatch):
 def test_an_mlflow_server_has_every_number_and_its_loss_ends_nothing(
     fedrec, settings_file, mlflow_server, monkeypatch
 ):
-    mlflow = pytest.importorskip("mlflow")
+    import mlflow
+
     # The first request makes the database, and a machine under load takes its time.
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "120")
     outcome = fedrec("simulate", settings_file, *SETTINGS, "--log", "mlflow")
