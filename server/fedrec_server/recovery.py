@@ -116,10 +116,11 @@ def _federation(
         installed = installed_bundle(Path(settings.coordinator.state))
         given = None if installed is None else KeyEpoch.from_json(installed)
     # Members sign the plan in the form of the release that began the run.
-    known = {header.plan_fingerprint for header in point.contributions}
-    known = known or {read_former_folder(Path(settings.coordinator.state)).plan_fingerprint}
-    plan = plan_of_run(settings.plan, "".join(known))
-    found = Federation.of(plan, catalogue, vectors, point.keys)
+    former = read_former_folder(Path(settings.coordinator.state)).plan_fingerprint
+    known = {header.plan_fingerprint for header in point.contributions} or {former}
+    found = Federation.of(
+        plan_of_run(settings.plan, "".join(known)), catalogue, vectors, point.keys
+    )
     if given is None or given == point.keys:
         return found
     if given.roster.epoch > point.keys.roster.epoch:
