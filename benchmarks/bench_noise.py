@@ -5,22 +5,29 @@ of several draws and their standard deviation. Nothing is chosen on data: ease f
 sketch has the settings of `docs/explanation/differential-privacy.md`.
 
     python benchmarks/bench_noise.py
-    python benchmarks/bench_noise.py interactions.csv --epsilon 1 --draws 1
+    python benchmarks/bench_noise.py interactions.csv --name ml-1m --into figures
+    python benchmarks/bench_noise.py --figure quality-and-epsilon.svg --into figures
+
+With --into a run also writes FIGURES/NAME.json, and the last form draws what is there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from measuring import describe_machine
+from quality_figure import QualityPoint, quality_against
 
 from fedrec.data import fetch_ml_100k, leave_one_out
 from fedrec.data.source import read_users
+from fedrec.data.splits import NO_ITEM, UserSplit
 from fedrec.plan.privacy import privacy_price
 from fedrec.settings.schema import Settings
 from fedrec_lab.simulation.runner import simulate
@@ -56,7 +63,13 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=32, help="k of sketch")
     parser.add_argument("--regularisation", type=float, default=1.0, help="lambda of sketch")
     parser.add_argument("--only", default="", help="systems whose names contain this")
+    parser.add_argument("--into", type=Path, help="folder of figures")
+    parser.add_argument("--name", default="ml-100k", help="of the data set, in --into")
+    parser.add_argument("--figure", type=Path, help="draw what --into has, and measure nothing")
     options = parser.parse_args()
+    if options.figure:
+        options.figure.write_text(figure_of(options.into) + "\n")
+        return
     print(describe_machine())
     data: dict[str, Any] = {"minimum_interactions": 1}
     if options.columns:
@@ -70,6 +83,7 @@ def main() -> None:
         catalogue = public.catalogue
         users = leave_one_out(public.read()[0].deduplicated(), catalogue)
     print(f"{len(users)} users, {len(catalogue)} items")
+    measured: list[dict[str, Any]] = []
     for epsilon in map(float, options.epsilon.split(",")):
         for name, sections in systems(options):
             if options.only not in name:
@@ -108,6 +122,37 @@ def main() -> None:
                 f"{seconds:.0f} s a run",
                 flush=True,
             )
+            label = name.split(", lambda")[0]
+            measured.append({"label": label, "epsilon": epsilon, "ndcg": float(np.mean(found))})
+    if options.into:
+        options.into.mkdir(parents=True, exist_ok=True)
+        popularity = popularity_without_noise(users, len(catalogue))
+        record = {"popularity": popularity, "rows": measured}
+        (options.into / f"{options.name}.json").write_text(json.dumps(record, indent=1))
+
+
+def popularity_without_noise(users: UserSplit, n_items: int) -> float:
+    """Return NDCG@10 on test of the exact counts of holders."""
+    counts = np.bincount(users.train_items, minlength=n_items).astype(float)
+    found = []
+    for user, item in enumerate(users.test_items.tolist()):
+        if item != NO_ITEM:
+            others = np.delete(counts, np.append(users.train_of(user), item))
+            rank = (others > counts[item]).sum() + (others == counts[item]).sum() / 2
+            found.append(1.0 / math.log2(rank + 2) if rank < 10 else 0.0)
+    return float(np.mean(found))
+
+
+def figure_of(folder: Path) -> str:
+    """Return the figure of what a folder has, as SVG."""
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    points = [
+        QualityPoint(label=row["label"], data=name, cost=row["epsilon"], ndcg=row["ndcg"])
+        for name, record in found.items()
+        for row in record["rows"]
+    ]
+    lines = {name: record["popularity"] for name, record in found.items()}
+    return quality_against("epsilon", points, lines, joined=True)
 
 
 if __name__ == "__main__":

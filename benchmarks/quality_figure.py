@@ -1,4 +1,4 @@
-"""The figure of which-algorithm.md: quality against bytes, over data sets."""
+"""The figures of which-algorithm.md: quality against bytes and against epsilon, over data sets."""
 
 from __future__ import annotations
 
@@ -16,19 +16,23 @@ _MARKERS = "vso^DP*X"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityPoint:
-    """A method on a data set: what it is worth and what a client sends and receives for it."""
+    """A method on a data set: its cost, as the figure's axis names it, and its NDCG."""
 
     label: str
     data: str
-    n_bytes: int
+    cost: float
     ndcg: float
 
 
-def quality_against_bytes(points: Sequence[QualityPoint], floors: Mapping[str, float]) -> str:
-    """Draw each data set's methods, NDCG over that of the best one against bytes, as SVG.
+def quality_against(
+    cost: str, points: Sequence[QualityPoint], lines: Mapping[str, float], *, joined: bool = False
+) -> str:
+    """Draw each data set's methods, NDCG over that of the best one against their cost, as SVG.
 
     Args:
-        floors: NDCG of popularity by data set, as dashed lines.
+        cost: the label of the axis, which is logarithmic.
+        lines: NDCG of popularity by data set, as dashed lines.
+        joined: join the points of a method on a data set.
     """
     colours = dict(zip(dict.fromkeys(p.data for p in points), COLOURS, strict=False))
     markers = dict(zip(dict.fromkeys(p.label for p in points), _MARKERS, strict=False))
@@ -36,16 +40,18 @@ def quality_against_bytes(points: Sequence[QualityPoint], floors: Mapping[str, f
     def draw(axes: Axes) -> None:
         for data, colour in colours.items():
             best = max(point.ndcg for point in points if point.data == data)
-            for point in (point for point in points if point.data == data):
-                place = point.n_bytes / 1e6, point.ndcg / best
-                axes.plot(*place, color=colour, marker=markers[point.label], linestyle="none")
-            axes.axhline(floors[data] / best, color=colour, linestyle="--", linewidth=1)
+            for label, marker in markers.items():
+                own = [point for point in points if (point.data, point.label) == (data, label)]
+                places = [point.cost for point in own], [point.ndcg / best for point in own]
+                line = "-" if joined else "none"
+                axes.plot(*places, color=colour, marker=marker, linestyle=line, linewidth=1)
+            axes.axhline(lines[data] / best, color=colour, linestyle="--", linewidth=1)
             axes.plot([], [], color=colour, label=f"{data}, dashed: popularity")
         for label, marker in markers.items():
             axes.plot([], [], color=INK, marker=marker, linestyle="none", label=label)
         axes.set_xscale("log")
         axes.set_ylim(0, 1.05)
-        axes.set_xlabel("MB a client sends and receives in the whole run (logarithmic)")
+        axes.set_xlabel(f"{cost} (logarithmic)")
         axes.set_ylabel("NDCG@10 on test, of the data set's best")
         axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
 

@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from quality_figure import QualityPoint, quality_against_bytes
+from quality_figure import QualityPoint, quality_against
 
 from fedrec_lab.papers import ROWS
 
@@ -184,10 +184,14 @@ def main() -> None:
                     continue
                 points.append(
                     QualityPoint(
-                        label=row["label"], data=path.stem, n_bytes=row["bytes"], ndcg=row["ndcg"]
+                        label=row["label"],
+                        data=path.stem,
+                        cost=row["bytes"] / 1e6,
+                        ndcg=row["ndcg"],
                     )
                 )
-        chosen.figure.write_text(quality_against_bytes(points, floors) + "\n")
+        cost = "MB a client sends and receives in the whole run"
+        chosen.figure.write_text(quality_against(cost, points, floors) + "\n")
         return
     if chosen.name is None or chosen.interactions is None:
         parser.error("name a data set and its interactions.csv")

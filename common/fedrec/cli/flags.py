@@ -255,12 +255,44 @@ _REMEDY = (
     "is the operator.pem from this federation's key authority."
 )
 
+
+def address_of_kits() -> str:
+    """Return the coordinator's address in the kits of this folder.
+
+    Clients' kits come first: they have the name that the coordinator's certificate is for.
+
+    Raises:
+        SettingsError: there are no kits, or they have several addresses.
+    """
+    from fedrec.settings.validation import load_settings
+
+    here = Path()
+    own = [load_settings(path, environ={}) for path in here.glob("kits/clients/*/client.toml")]
+    own += [load_settings(path, environ={}) for path in here.glob("client.toml")]
+    found = {settings.client.coordinator for settings in own}
+    if not found:
+        paths = [*here.glob("coordinator.toml"), *here.glob("kits/coordinator/coordinator.toml")]
+        listening = [load_settings(path, environ={}).coordinator for path in paths]
+        found = {f"{one.host}:{one.port}" for one in listening if one.host not in _WILDCARDS}
+    if len(found) != 1:
+        several = f" The kits here have several: {', '.join(sorted(found))}." if found else ""
+        raise SettingsError(
+            f"ADDRESS is missing, and it doesn't follow from kits in this folder.{several}",
+            remedy="Pass host:port of the coordinator, or run this in the folder that has kits/.",
+        )
+    return found.pop()
+
+
+_WILDCARDS = ("0.0.0.0", "::")
+"""A coordinator that listens on them is reached by another name."""
+
 Address = Annotated[
     str,
     typer.Argument(
         metavar="ADDRESS",
-        help="host:port of the coordinator.",
-        callback=lambda value: address_to_call(value, "ADDRESS"),
+        help="host:port of the coordinator. By default that of the kits in this folder.",
+        show_default=False,
+        callback=lambda value: address_to_call(value or address_of_kits(), "ADDRESS"),
     ),
 ]
 OperatorFile = Annotated[

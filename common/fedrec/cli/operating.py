@@ -161,13 +161,13 @@ def _text(value: str) -> str:
 
 STATUS_EPILOG = (
     "Examples:\n"
-    "  fedrec status 127.0.0.1:7447\n"
+    "  fedrec status\n"
     "  fedrec status recommender.example:7447 --operator operator.pem --json"
 )
 
 
 def status(
-    address: Address,
+    address: Address = "",
     operator: OperatorFile = None,
 ) -> Result:
     """Show the round in progress, the published rounds, and the number of connected clients."""
@@ -184,7 +184,7 @@ CLIENTS_EPILOG = (
 
 
 def clients(
-    address: Address,
+    address: Address = "",
     operator: OperatorFile = None,
 ) -> Result:
     """Show each client's state, when it was last heard, and what was counted from it.
@@ -213,7 +213,7 @@ STOP_EPILOG = (
 
 
 def stop(
-    address: Address,
+    address: Address = "",
     now: Annotated[
         bool, typer.Option("--now", help="Don't wait for the round in progress.")
     ] = False,

@@ -173,7 +173,7 @@ LAST_EVENT = "run finished"
 
 
 def watch(
-    address: Address,
+    address: Address = "",
     after: Annotated[
         int | None,
         typer.Option(

@@ -55,7 +55,7 @@ def authority() -> None:
 
 @app.command()
 def run(
-    address: Address,
+    address: Address = "",
     into: KeysFolder = AUTHORITY_FOLDER,
     every_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds between two polls.")] = 5.0,
     once: Annotated[

@@ -114,6 +114,29 @@ def test_status(fedrec, call):
     assert "2 of 3 updates, 2 KiB" in out
 
 
+def test_the_address_follows_from_kits(fedrec, call, tmp_path, monkeypatch):
+    address, *operator = call
+    folder = tmp_path / "operators"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    refused = fedrec("status", *operator)
+    assert refused.code == 2 and "ADDRESS is missing" in refused.err
+    host, _, port = address.rpartition(":")
+    kits = {
+        "coordinator/coordinator.toml": f'[coordinator]\nhost = "{host}"\nport = {port}\n',
+        "clients/a/client.toml": f'[client]\ncoordinator = "{address}"\n',
+    }
+    for name, text in kits.items():
+        path = folder / "kits" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        assert "1 of 62 published" in fedrec("status", *operator).out
+    other = folder / "client.toml"
+    other.write_text('[client]\ncoordinator = "elsewhere.example:7447"\n')
+    refused = fedrec("stop", *operator)
+    assert refused.code == 2 and address in refused.err and "elsewhere.example" in refused.err
+
+
 def test_rates_have_the_protocol_and_what_is_to_be_said_of_it(fedrec, call, admin):
     unknown = "sampled (?): whether this flatters every method is not known"
     for said, shown in (
