@@ -117,10 +117,9 @@ def _federation(
         given = None if installed is None else KeyEpoch.from_json(installed)
     # Members sign the plan in the form of the release that began the run.
     former = read_former_folder(Path(settings.coordinator.state)).plan_fingerprint
-    known = {header.plan_fingerprint for header in point.contributions} or {former}
-    found = Federation.of(
-        plan_of_run(settings.plan, "".join(known)), catalogue, vectors, point.keys
-    )
+    signed = {header.plan_fingerprint for header in point.contributions}
+    plan = plan_of_run(settings.plan, former, *signed)
+    found = Federation.of(plan, catalogue, vectors, point.keys)
     if given is None or given == point.keys:
         return found
     if given.roster.epoch > point.keys.roster.epoch:
