@@ -95,10 +95,10 @@ def plan_fingerprint(plan: Plan) -> str:
     return digest("fedrec plan v2", plan_to_json(plan), path.encode()).hex()
 
 
-def plan_of_run(plan: Plan, fingerprint: str) -> Plan:
-    """Return a plan in the form that a run's fingerprint was made of, or unchanged if in none."""
+def plan_of_run(plan: Plan, *known: str) -> Plan:
+    """Return a plan in the form of a known fingerprint of its run, or unchanged if in none."""
     forms = map(plan.in_form, FORMS)
-    return next((form for form in forms if plan_fingerprint(form) == fingerprint), plan)
+    return next((form for form in forms if plan_fingerprint(form) in known), plan)
 
 
 def check_continued(plan: Plan) -> None:
