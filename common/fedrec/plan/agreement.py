@@ -105,7 +105,7 @@ def check_continued(plan: Plan) -> None:
     """Refuse a run whose sums this release would read otherwise than the one that began it.
 
     Raises:
-        PlanMismatch: they differ. The message says in what.
+        PlanMismatch: they differ. The message names the difference.
     """
     form = FORMS[plan.form]
     if why := form.changed(plan):
