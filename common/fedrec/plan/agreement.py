@@ -128,8 +128,8 @@ def check_new_run(plan: Plan) -> None:
     if plan.form < PLAN_FORM:
         release, own = FORMS[plan.form].release, FORMS[PLAN_FORM].release
         raise PlanMismatch(
-            f"The run's plan is one of release {release}. Release {own} continues such a run in "
-            "the state folder that took part in it, and joins only new runs with its own plan.",
+            f"Release {release} made the run's plan, and this is release {own}. It continues such "
+            "a run only in the state folder that took part in it.",
             remedy="Restore the state folder that took part, join with the release that began "
             "the run, or join the next run of an upgraded coordinator.",
         )
