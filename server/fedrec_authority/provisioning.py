@@ -416,10 +416,10 @@ def _client_kit(
 
 
 def archived(kit: Kit) -> tuple[Path, str]:
-    """Write a kit as one file beside its folder. Return the file and its SHA-256, in hex.
+    """Write a kit as one file next to its folder. Return the file and its SHA-256, in hex.
 
     Raises:
-        DiskFull, StorageError: the file can't be written.
+        DiskFull: there is no space for the file.
     """
 
     def without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
