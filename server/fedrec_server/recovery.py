@@ -116,8 +116,9 @@ def _federation(
         installed = installed_bundle(Path(settings.coordinator.state))
         given = None if installed is None else KeyEpoch.from_json(installed)
     # Members sign the plan in the form of the release that began the run.
-    known = {header.plan_fingerprint for header in point.contributions}
-    plan = plan_of_run(settings.plan, "".join(known))
+    former = read_former_folder(Path(settings.coordinator.state)).plan_fingerprint
+    signed = {header.plan_fingerprint for header in point.contributions}
+    plan = plan_of_run(settings.plan, former, *signed)
     found = Federation.of(plan, catalogue, vectors, point.keys)
     if given is None or given == point.keys:
         return found

@@ -25,13 +25,18 @@ from fedrec.errors import FolderInUse, KeysError, SettingsError, StorageError
 from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.identity.document import write_secret
 from fedrec.ids import ClientId, RoundId
+from fedrec.plan.agreement import FORMS
 from fedrec.privacy import BUDGET_SPENT
+from fedrec.settings.validation import load_settings
+from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Wait
 from fedrec_server.app import Coordinator
+from fedrec_server.federation import Federation, PublicCatalogue
 from fedrec_server.rounds.endings import finish
 from fedrec_server.store import sqlite
 from fedrec_server.store.durable_files import DiskFull, DurabilityLost
+from fedrec_server.store.sqlite import SqliteStore
 
 TESTS = Path(__file__).parents[1]
 
@@ -309,6 +314,26 @@ def test_killed_process_leaves_no_lock(tmp_path):
             program.communicate(timeout=20)
     # Keys are made anew by the program, the run in the folder is the same.
     assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_coordinator_keeps_the_form_of_the_run_in_its_folder(tmp_path, form):
+    plan = plan_of(algorithm={"dim": 4}, protection={"name": "bfv"})
+    workspace = prepare(tmp_path, plan, made_data(), n_clients=3)
+    settings = load_settings(workspace.parties.coordinator)
+    catalogue = PublicCatalogue.load(Path(settings.data.catalogue))
+    vectors = RoundVectors.of(settings.plan, catalogue.n_items)
+
+    def made():
+        return Coordinator.from_settings(settings, catalogue, vectors, accept_exposure=True)
+
+    keys = made()._federation.keys
+    begun = Federation.of(settings.plan.in_form(form), catalogue, vectors, keys)
+    SqliteStore(Path(settings.coordinator.state), begun.identity).close()
+    found = made()._federation
+    assert (found.plan.form, found.plan_fingerprint) == (form, begun.plan_fingerprint)
+    # The folder takes it for its own run.
+    SqliteStore(Path(settings.coordinator.state), found.identity).close()
 
 
 def test_server_imports_neither_torch_nor_client():

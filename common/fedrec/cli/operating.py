@@ -161,7 +161,7 @@ def _text(value: str) -> str:
 
 STATUS_EPILOG = (
     "Examples:\n"
-    "  fedrec status\n"
+    "  fedrec status 127.0.0.1:7447\n"
     "  fedrec status recommender.example:7447 --operator operator.pem --json"
 )
 

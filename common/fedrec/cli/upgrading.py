@@ -45,12 +45,12 @@ Outcome = Literal["reads", "converts", "refuses"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What this release would do with one folder or file.
+    """The effect of this release on one folder or file.
 
     Attributes:
         format: its format number, or None if it has none.
         own: the format number that this release writes, or None.
-        notes: what else its owner should know.
+        notes: more facts for its owner.
     """
 
     path: str
@@ -159,7 +159,7 @@ def _coordinator(folder: Path) -> Outlook:
 
 
 def _changed_in_kit(kit: Path) -> str:
-    """Return why the run of a former database can't continue, as far as its kit says it."""
+    """Return why the run of a former database can't continue, as far as its kit shows it."""
     try:
         plan = load_settings(kit / "coordinator.toml").plan
     except FedrecError:
@@ -256,7 +256,7 @@ def _keys(folder: Path) -> Outlook:
 
 
 def _document(path: Path) -> tuple[str, int | None]:
-    """Return the kind and version that a document says, or an empty kind."""
+    """Return the kind and version of a document, or an empty kind."""
     try:
         content = json.loads(path.read_bytes())
         return str(content["kind"]), int(content["version"])

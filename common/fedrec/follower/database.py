@@ -277,7 +277,7 @@ def _older_number(first_line: bytes) -> int | None:
 
 
 def records_in(folder: Path) -> tuple[int, Mapping[Table, Records]]:
-    """Return the format of a folder that nobody uses, and its records. Nothing is changed.
+    """Return the format and the records of a folder that no process uses. Change nothing.
 
     Raises:
         VersionMismatch: the folder has a format that this release neither reads nor converts.

@@ -95,17 +95,17 @@ def plan_fingerprint(plan: Plan) -> str:
     return digest("fedrec plan v2", plan_to_json(plan), path.encode()).hex()
 
 
-def plan_of_run(plan: Plan, fingerprint: str) -> Plan:
-    """Return a plan in the form that a run's fingerprint was made of, or unchanged if in none."""
+def plan_of_run(plan: Plan, *known: str) -> Plan:
+    """Return a plan in the form of a known fingerprint of its run, or unchanged if in none."""
     forms = map(plan.in_form, FORMS)
-    return next((form for form in forms if plan_fingerprint(form) == fingerprint), plan)
+    return next((form for form in forms if plan_fingerprint(form) in known), plan)
 
 
 def check_continued(plan: Plan) -> None:
     """Refuse a run whose sums this release would read otherwise than the one that began it.
 
     Raises:
-        PlanMismatch: they differ. The message says in what.
+        PlanMismatch: they differ. The message names the difference.
     """
     form = FORMS[plan.form]
     if why := form.changed(plan):
@@ -128,8 +128,8 @@ def check_new_run(plan: Plan) -> None:
     if plan.form < PLAN_FORM:
         release, own = FORMS[plan.form].release, FORMS[PLAN_FORM].release
         raise PlanMismatch(
-            f"The run's plan is one of release {release}. Release {own} continues such a run in "
-            "the state folder that took part in it, and joins only new runs with its own plan.",
+            f"Release {release} made the run's plan, and this is release {own}. It continues such "
+            "a run only in the state folder that took part in it.",
             remedy="Restore the state folder that took part, join with the release that began "
             "the run, or join the next run of an upgraded coordinator.",
         )

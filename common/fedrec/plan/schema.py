@@ -309,7 +309,7 @@ class Plan(Section):
 
     @property
     def form(self) -> int:
-        """The plan's form, which says how it is written and by which rules sums are opened."""
+        """The plan's form: how it is written, and by which rules sums are opened."""
         return self._form
 
     def in_form(self, form: int) -> Self:

@@ -194,7 +194,7 @@ class SimulatedFederation:
         self._add_up, self._protection = make_adder(
             plan, vector_spec(plan, len(catalogue)), n_clients=n_clients, protect=protect
         )
-        # Those of former releases first: a simulation that one of them began goes on here.
+        # Those of former releases first: this release continues their simulations.
         self._identities = tuple(
             simulation_identity(
                 settings,

@@ -246,5 +246,5 @@ def test_a_run_whose_sums_mean_something_else_now_is_refused(found, why):
 
 def test_a_coordinator_cannot_choose_the_rules_of_a_former_release():
     check_new_run(Plan())
-    with pytest.raises(PlanMismatch, match=r"one of release 0\.1"):
+    with pytest.raises(PlanMismatch, match=r"Release 0\.1 made"):
         check_new_run(former())
