@@ -22,7 +22,7 @@ from world.links import Passing
 from world.parties import Client, check_against_one_process, published_rounds
 from world.plans import params
 
-from fedrec.errors import ProtocolError, RefusedError, RoundClosed, WrongIdentity
+from fedrec.errors import ProtocolError, RefusedError, RoundError, WrongIdentity
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.plan.price import price
@@ -179,8 +179,9 @@ def test_a_client_fetches_its_own_model_alone(found):
             link.own_model(other, run, RoundId(2), name)
         with pytest.raises(ProtocolError):
             link.own_model(me, run, RoundId(2), "user_embedding")
-        with pytest.raises(RoundClosed):
+        with pytest.raises(RoundError) as missing:
             link.own_model(me, run, RoundId(7), name)
+        assert "not counted" not in str(missing.value) and "restore models/" in str(missing.value)
     finally:
         link.close()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.errors import SettingsError, Unreachable
-from fedrec.listening import address_to_call
+from fedrec.listening import address_to_call, written_address
 
 if TYPE_CHECKING:
     from fedrec.data.catalogue import Catalogue
@@ -273,7 +273,9 @@ def address_of_kits() -> str:
     if not found:
         paths = [*here.glob("coordinator.toml"), *here.glob("kits/coordinator/coordinator.toml")]
         listening = [load_settings(path, environ={}).coordinator for path in paths]
-        found = {f"{one.host}:{one.port}" for one in listening if one.host not in _WILDCARDS}
+        found = {
+            written_address(one.host, one.port) for one in listening if one.host not in _WILDCARDS
+        }
     if len(found) != 1:
         several = f" The kits here have several: {', '.join(sorted(found))}." if found else ""
         raise SettingsError(

@@ -152,7 +152,8 @@ def _tensors(
 ) -> dict[str, NDArray[np.float64]]:
     try:
         found = load(data)
-    except (SafetensorError, json.JSONDecodeError) as error:
+    except (SafetensorError, json.JSONDecodeError, KeyError) as error:
+        # A type without a counterpart in NumPy is a KeyError.
         raise ProtocolError(f"The values that the server computed are damaged: {error}.") from None
     for name, values in found.items():
         wanted = expected.get(name)
@@ -200,8 +201,13 @@ def grid_steps(
 def values_of(
     steps: NDArray[np.number], version: NDArray[np.float64], tensor: UpdateTensor
 ) -> NDArray[np.float32]:
-    """Return users' values as a server reads them from their updates."""
-    return (version + steps.astype(np.float64) * tensor.step).astype(np.float32)
+    """Return users' values as a server reads them from their updates.
+
+    Only sums are checked before, and a sum has room for a value that no single user may send.
+    """
+    within = steps.astype(np.float64)
+    np.clip(within, -tensor.bound, tensor.bound, out=within)
+    return (version + within * tensor.step).astype(np.float32)
 
 
 def sent_table(

@@ -54,7 +54,13 @@ def seeds_of(text: str, first: int) -> tuple[int, ...]:
 
 
 def resume_command(
-    folder: Path, *, clients: int, cells: str, protect: bool, accept_exposure: bool
+    folder: Path,
+    *,
+    clients: int,
+    cells: str,
+    protect: bool,
+    accept_exposure: bool,
+    log: Sequence[str],
 ) -> list[str]:
     """Return the words of the command that resumes a stopped run.
 
@@ -69,6 +75,7 @@ def resume_command(
         "cells": cells,
         "protect": protect,
         "accept_exposure": accept_exposure,
+        "log": list(log),
     }
     again = ["fedrec", "simulate", str(folder / "resolved.toml"), "--resume", str(folder)]
     return [*again, *words_of(flags)]
@@ -141,6 +148,7 @@ def run_seeds(
             cells=given,
             protect=protect,
             accept_exposure=accept_exposure,
+            log=log,
         )
         typer.echo(f"Seed {result.seed} stopped. To resume: {shlex.join(again)}", err=True)
     is_stopped = unfinished or len(results) < len(seeds)
@@ -373,6 +381,11 @@ def simulate(
         again=()
         if result.finished
         else resume_command(
-            run.path, clients=clients, cells=cells, protect=protect, accept_exposure=accept_exposure
+            run.path,
+            clients=clients,
+            cells=cells,
+            protect=protect,
+            accept_exposure=accept_exposure,
+            log=log or (),
         ),
     )

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import NO_ITEM, HeldOut, UserSplit
 from fedrec.durable import write_whole
-from fedrec.errors import DataError
+from fedrec.errors import DataError, StorageError
 from fedrec.evaluation.lists import ListRates, activity_groups, auc, list_rates
 from fedrec.showing import Tabular
 from fedrec.training.learner import Learner
@@ -81,7 +81,12 @@ class ListMeasurement(Tabular):
         self._path = None if folder is None else folder / f"{_FILE}.json"
         self.rows: tuple[ListRow, ...] = ()
         if self._path is not None and self._path.exists():
-            self.rows = _ROWS.validate_json(self._path.read_bytes())
+            try:
+                self.rows = _ROWS.validate_json(self._path.read_bytes())
+            except ValidationError as error:
+                raise StorageError(
+                    f"{self._path} is damaged.", remedy="Restore the folder from a backup."
+                ) from error
 
     def take(self, result: SimulationResult) -> None:
         """Measure the chosen version of a training. It must have the users of `held`."""

@@ -310,10 +310,11 @@ def _copy(state: Path, draft: Path) -> BackedUp:
                 remedy="Use the fedrec version that the coordinator runs.",
             )
         files = dict(reading.files(rows))
-        models = [path for name in reading.own_models(rows) for path in state.glob(f"{name}-*")]
+        paths = (path for name in reading.own_models(rows) for path in state.glob(f"{name}-*"))
+        models = [str(path.relative_to(state)) for path in paths]
         last, commits = reading.last_round(rows), reading.commits(rows)
     spool = Spool(draft)
-    for name, blob in files.items():
+    for name in (*files, *models):
         try:
             shutil.copyfile(state / name, draft / name)
         except FileNotFoundError:
@@ -321,11 +322,9 @@ def _copy(state: Path, draft: Path) -> BackedUp:
                 f"The stored file {name} is missing.",
                 remedy=f"Restore {name} of coordinator.state from an earlier backup.",
             ) from None
-        spool.check(name, blob)
-    copied = [draft / name for name in files]
-    for path in models:
-        copied.append(draft / path.relative_to(state))
-        shutil.copyfile(path, copied[-1])
+        if name in files:
+            spool.check(name, files[name])
+    copied = [draft / name for name in (*files, *models)]
     (draft / FILE).write_bytes(record(commits))
     for path in [*copied, draft / DATABASE, draft / FILE]:
         path.chmod(0o600)

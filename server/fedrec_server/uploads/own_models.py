@@ -18,7 +18,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from fedrec.algorithms.declarations import TRAINING_ITEMS, USER_KEY
-from fedrec.errors import ProtocolError, RoundClosed
+from fedrec.errors import ProtocolError, RoundError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import SharedState
@@ -85,7 +85,7 @@ class OwnModels:
 
         Raises:
             ProtocolError: clients receive no such parameter.
-            RoundClosed: the client was not counted in this round, or has fetched a later one.
+            RoundError: the client was not counted in this round, or has fetched a later one.
             DamagedFile: the file is damaged.
         """
         if parameter not in self.received:
@@ -93,7 +93,11 @@ class OwnModels:
         name = f"{own_models_name(round_id, client_id)}-{self.received.index(parameter)}"
         run = self._run
         if round_id > run.state.published or not run.store.spool.has(name):
-            raise RoundClosed(f"There is no model of round {round_id} for this client.")
+            raise RoundError(
+                f"There is no model of round {round_id} for this client.",
+                remedy="If the round counted it, restore models/ of coordinator.state from a "
+                "backup, and start the coordinator again.",
+            )
         data = b"".join(run.store.spool.chunks(name))
         if blake3(data[_DIGEST_BYTES:]).digest() != data[:_DIGEST_BYTES]:
             raise damaged(name)

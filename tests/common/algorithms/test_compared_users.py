@@ -1,5 +1,7 @@
 """CoFedRec, pFedGraph and PerFedRec: the worked numbers of the specifications, and odd cohorts."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -10,12 +12,14 @@ from world.plans import check_plan, plans
 from fedrec.algorithms import ALGORITHMS, UserUpdates
 from fedrec.algorithms.batch import Batch, Values, supervised_contrast
 from fedrec.algorithms.cofedrec import group
+from fedrec.algorithms.declarations import UpdateTensor
 from fedrec.algorithms.individual import clusters_of
 from fedrec.algorithms.perfedrec import convolved
 from fedrec.algorithms.pfedgraph import mixture_weights, on_simplex
+from fedrec.errors import ProtocolError
 from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import algorithm_of
-from fedrec.training.personalising import Senders, personalise
+from fedrec.training.personalising import Senders, parts_of_publication, personalise, values_of
 from fedrec.training.server_half import ServerHalf
 
 plan_of = plans(
@@ -217,3 +221,26 @@ def test_neither_threads_nor_the_order_of_senders_change_a_bit(name):
     assert found[0][1] or found[0][0]
     assert found[1] == found[0]
     assert found[2] == found[0]
+
+
+@pytest.mark.parametrize("kind", ["BF16", "F8_E4M3", "F16", "XX"])
+def test_computed_values_of_another_type_are_refused(kind):
+    """Some types of safetensors have no counterpart in NumPy."""
+    server = ServerHalf(
+        plan_of(algorithm={"name": "gpfedrec", "dim": 2, "item_rate_scale": 1.0}), 4
+    )
+    n_bytes = {"F8_E4M3": 8}.get(kind, 16)
+    tensor = {"dtype": kind, "shape": [4, 2], "data_offsets": [0, n_bytes]}
+    header = json.dumps({"item_embedding": tensor}).encode()
+    told = len(header).to_bytes(8, "little") + header + bytes(n_bytes)
+    with pytest.raises(ProtocolError, match="server computed"):
+        parts_of_publication(
+            server, server.initial_shared(), b"sum" + told + len(told).to_bytes(8, "little")
+        )
+
+
+def test_a_server_reads_no_change_beyond_a_user_s_bound():
+    """A sum is within its bounds if others leave room. Single updates are read one by one."""
+    tensor = UpdateTensor(name="item_embedding", shape=(2,), limit=2.0, fraction_bits=4)
+    steps = np.array([3 * tensor.bound, -3 * tensor.bound, tensor.bound], dtype=np.int16)
+    assert values_of(steps, np.ones(3), tensor).tolist() == [3.0, -1.0, 3.0]

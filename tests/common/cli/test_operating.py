@@ -12,6 +12,7 @@ import grpc
 import pytest
 from world.keys import credentials, server_credentials
 
+from fedrec.cli.flags import address_of_kits
 from fedrec.cli.operating import status_rows
 from fedrec.identity.document import write_secret
 from fedrec.wire.admin_link import RunStatus
@@ -135,6 +136,12 @@ def test_the_address_follows_from_kits(fedrec, call, tmp_path, monkeypatch):
     other.write_text('[client]\ncoordinator = "elsewhere.example:7447"\n')
     refused = fedrec("stop", *operator)
     assert refused.code == 2 and address in refused.err and "elsewhere.example" in refused.err
+
+
+def test_an_ipv6_address_of_a_kit_has_brackets(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "coordinator.toml").write_text('[coordinator]\nhost = "::1"\nport = 7447\n')
+    assert address_of_kits() == "[::1]:7447"
 
 
 def test_rates_have_the_protocol_and_what_is_to_be_said_of_it(fedrec, call, admin):

@@ -148,6 +148,9 @@ def test_lists_are_measured_by_activity_and_exported(fedrec, settings_file, tmp_
     kept = json.loads((Path(plain["run"]) / "lists.json").read_text())
     assert [row["rates"]["at"] for row in kept] == [row["at"] for row in plain["lists"]]
     assert (Path(plain["run"]) / "lists.parquet").exists()
+    (Path(plain["run"]) / "lists.json").write_text("[{")
+    again = fedrec("evaluate", settings_file, *SETTINGS, *options, "--resume", plain["run"])
+    assert again.code == 1 and "lists.json is damaged" in again.err
 
     out = tmp_path / "exported"
     options = (*options, "--split", "ratio", "--test-share", "0.4", "--export", out)

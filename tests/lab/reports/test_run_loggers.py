@@ -17,6 +17,7 @@ from command import SMALL, fedrec, interactions_file, sets, settings_file
 from fedrec.errors import SettingsError
 from fedrec.settings.validation import load_settings
 from fedrec_lab.reports import run_loggers
+from fedrec_lab.reports.round_progress import StopRequest
 from fedrec_lab.reports.run_loggers import RunLogger, RunLoggers
 
 __all__ = ["fedrec", "interactions_file", "settings_file"]
@@ -86,6 +87,14 @@ def test_a_logger_gets_what_the_log_has_and_nothing_else(fedrec, settings_file, 
     assert {step: values for _, step, values in rounds} == of_rounds(run)
     assert last[2] == chosen_of(run)
     assert end == ("end", True)
+
+
+@pytest.mark.slow
+def test_the_printed_command_goes_on_with_the_loggers(fedrec, settings_file, loggers, monkeypatch):
+    monkeypatch.setattr(StopRequest, "requested", lambda self: True)
+    options = ("--log", "heard", "--log", "failing")
+    stopped = fedrec("simulate", settings_file, *SETTINGS, *options)
+    assert stopped.err.rpartition("To resume: fedrec ")[2].split()[-4:] == list(options)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from world.engine import Bench, files, gather, play, running, upload
 from fedrec.errors import DamagedFile, SettingsError, StateWentBack, StorageError
 from fedrec.formats import BACKUP_FILE
 from fedrec.ids import RoundId
+from fedrec_server.store import reading
 from fedrec_server.store.durable_files import DurabilityLost
 from fedrec_server.store.sqlite import SqliteStore
 from fedrec_server.store.state_folder import back_up
@@ -94,6 +95,25 @@ def test_every_part_of_the_index_missing(copied, lost, how):
     shutil.rmtree(state)
     (copied / "backup").rename(state)
     plays_on(copied)
+
+
+def test_a_backup_is_tried_again_if_a_round_deletes_a_model_meanwhile(copied, monkeypatch):
+    state, copy = copied / "state", shutil.copyfile
+    with closing(sqlite3.connect(state / DATABASE)) as rows:
+        prepare(rows)
+        name = f"{next(reading.own_models(rows))}-0"
+    (state / name).write_bytes(b"model")
+    back_up(state, copied / "with")
+    assert (copied / "with" / name).read_bytes() == b"model"
+
+    def copied_too_late(source, target):
+        if source == state / name:
+            source.unlink()
+        return copy(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", copied_too_late)
+    back_up(state, copied / "without")
+    assert not (copied / "without" / name).exists()
 
 
 @pytest.mark.parametrize("kind", ["blobs", "updates", "snapshots", "epochs", "partial"])
