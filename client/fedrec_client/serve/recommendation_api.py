@@ -28,9 +28,9 @@ from fedrec_client.serve.request_reading import (
     RECOMMEND_FIELDS,
     REFUSALS,
     SIMILAR_FIELDS,
-    Batch,
     Gate,
     Recommend,
+    RecommendBatch,
     Refusal,
     batch_question,
     from_body,
@@ -243,7 +243,7 @@ class RecommendationApi:
             retry_after_seconds=_RETRY_SECONDS,
         )
 
-    async def _recommend(self, question: Recommend | Batch) -> bytes:
+    async def _recommend(self, question: Recommend | RecommendBatch) -> bytes:
         """Answer from one version.
 
         Raises:
@@ -252,7 +252,7 @@ class RecommendationApi:
         model = self._model()
         try:
             loop = asyncio.get_running_loop()
-            if isinstance(question, Batch):
+            if isinstance(question, RecommendBatch):
                 return await loop.run_in_executor(self._folding, model.batch, question)
             if question.user and not question.recent:
                 return model.recommend(question)

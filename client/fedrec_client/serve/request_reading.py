@@ -136,7 +136,7 @@ class Recommend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class RecommendBatch:
     """A request for the recommendations of several known users."""
 
     users: tuple[str, ...]
@@ -180,13 +180,15 @@ def recommend_question(given: _Given) -> Recommend:
     return found
 
 
-def batch_question(given: _Given) -> Batch:
+def batch_question(given: _Given) -> RecommendBatch:
     """Return a request for several users' recommendations from its fields.
 
     Raises:
         Refusal: the request names no user, or asks for too many items.
     """
-    found = Batch(users=given.get("users", ()), **{k: v for k, v in given.items() if k != "users"})
+    found = RecommendBatch(
+        users=given.get("users", ()), **{k: v for k, v in given.items() if k != "users"}
+    )
     if not found.users:
         raise Refusal("malformed", "Users are needed.", "Pass users, as in the data file.")
     if len(found.users) * found.n > MOST_OF_BATCH:

@@ -11,7 +11,7 @@ from fedrec.errors import DataError, SettingsError
 from fedrec.recommender import Recommender
 from fedrec.recommender.ranking import RankedItems
 from fedrec_client.own_recommender import Wanted
-from fedrec_client.serve.request_reading import Batch, Recommend, Refusal, Similar
+from fedrec_client.serve.request_reading import Recommend, RecommendBatch, Refusal, Similar
 
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _SHOWN = 5
@@ -60,7 +60,7 @@ class ServedModel:
             raise Refusal("no_fold_in", error.message, "Ask for a known user.") from None
         return self._answer(found, unknown, basis="history")
 
-    def batch(self, question: Batch) -> bytes:
+    def batch(self, question: RecommendBatch) -> bytes:
         """Return several users' recommendations, as JSON.
 
         Raises:
@@ -94,7 +94,7 @@ class ServedModel:
             raise Refusal("never_learned", error.message, error.remedy) from None
         return self._answer(found, unknown, basis="item")
 
-    def _wanted(self, question: Recommend | Batch | Similar, unknown: _Unknown) -> Wanted:
+    def _wanted(self, question: Recommend | RecommendBatch | Similar, unknown: _Unknown) -> Wanted:
         candidates = None
         if question.candidates is not None:
             candidates = self._known(question.candidates, unknown)
