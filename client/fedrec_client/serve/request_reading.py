@@ -186,9 +186,7 @@ def batch_question(given: _Given) -> RecommendBatch:
     Raises:
         Refusal: the request names no user, or asks for too many items.
     """
-    found = RecommendBatch(
-        users=given.get("users", ()), **{k: v for k, v in given.items() if k != "users"}
-    )
+    found = RecommendBatch(**{"users": (), **given})
     if not found.users:
         raise Refusal("malformed", "Users are needed.", "Pass users, as in the data file.")
     if len(found.users) * found.n > MOST_OF_BATCH:
