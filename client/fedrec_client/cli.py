@@ -333,6 +333,13 @@ def serve(
         list[str] | None,
         typer.Option(help="A host name that requests may use. Repeatable."),
     ] = None,
+    access_log: Annotated[
+        bool,
+        typer.Option(
+            "--access-log",
+            help="Log a line for each request: method, path, status and time, never an id.",
+        ),
+    ] = False,
 ) -> None:
     """Answer requests for recommendations over HTTP, on this machine only.
 
@@ -370,6 +377,7 @@ def serve(
         tls_certificate=tls_certificate,
         tls_key=tls_key,
         accept_plaintext=accept_plaintext,
+        access_log=access_log,
         names=tuple(plain_host(name, "--allow-host") for name in allow_host or ()),
     )
     holder = ModelHolder(settings, "latest" if latest else "best", on_change=show)

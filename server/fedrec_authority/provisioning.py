@@ -15,7 +15,10 @@ applied, its kit is useless to a thief.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import shlex
+import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -410,6 +413,26 @@ def _client_kit(
     _write_settings(path / CLIENT_FILE, settings, local, f"The settings of {name}")
     file = _seen_by_owner(settings, path) / CLIENT_FILE
     return Kit(party=name, folder=path, command=f"fedrec client run {shlex.quote(str(file))}")
+
+
+def archived(kit: Kit) -> tuple[Path, str]:
+    """Write a kit as one file next to its folder. Return the file and its SHA-256, in hex.
+
+    Raises:
+        DiskFull: there is no space for the file.
+    """
+
+    def without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.uid = entry.gid = 0
+        entry.uname = entry.gname = ""
+        return entry
+
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as file:
+        file.add(kit.folder, kit.folder.name, filter=without_owner)
+    path = kit.folder.with_name(f"{kit.folder.name}.tar.gz")
+    write_whole(path, packed.getvalue(), private=True)
+    return path, hashlib.sha256(packed.getvalue()).hexdigest()
 
 
 def stays_here(settings: Settings) -> bool:

@@ -1,9 +1,12 @@
 """Kits: one folder a party, nothing of anybody else's in it, and members only once they applied."""
 
+import hashlib
 import json
 import os
 import re
 import shlex
+import subprocess
+import tarfile
 import time
 from pathlib import Path
 
@@ -112,6 +115,28 @@ def test_no_kit_has_what_is_somebody_elses(here, data):
         assert private == [own]
     invitations = {(kits / "clients" / name / "invitation.pem").read_bytes() for name in CLIENTS}
     assert len(invitations) == len(CLIENTS)
+
+
+def test_a_kit_as_one_file(here, data, capsys):
+    assert trial(data, "--archive", "--json") == 0
+    for kit in json.loads(capsys.readouterr().out)["kits"]:
+        file = here / kit["archive"]
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert hashlib.sha256(file.read_bytes()).hexdigest() == kit["sha256"]
+        carried = here / "carried" / kit["party"]
+        with tarfile.open(file) as packed:
+            assert {(entry.uid, entry.uname) for entry in packed} == {(0, "")}
+        carried.mkdir(parents=True)
+        subprocess.run(["tar", "xzf", file], cwd=carried, check=True)
+        folder = here / kit["folder"]
+        assert files(carried / folder.name) == files(folder)
+        assert not open_to_others(carried / folder.name)
+        for name in files(folder):
+            assert (carried / folder.name / name).read_bytes() == (folder / name).read_bytes()
+    assert call("--add", "east", "--archive") == 0
+    (told,) = re.findall(r"east\.tar\.gz: SHA-256 ([0-9a-f]{64})", capsys.readouterr().out)
+    east = here / "kits" / "clients" / "east.tar.gz"
+    assert told == hashlib.sha256(east.read_bytes()).hexdigest()
 
 
 def open_to_others(folder):

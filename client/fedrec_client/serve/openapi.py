@@ -9,10 +9,12 @@ from typing import Any
 
 from fedrec import __version__
 from fedrec_client.serve.request_reading import (
+    BATCH_FIELDS,
     DEFAULT_N,
     MOST_BODY_BYTES,
     MOST_IDS,
     MOST_N,
+    MOST_OF_BATCH,
     RECOMMEND_FIELDS,
     REFUSALS,
     SIMILAR_FIELDS,
@@ -20,6 +22,8 @@ from fedrec_client.serve.request_reading import (
 
 _SENTENCES = {
     "user": "A user of this client, as in the data file. Pass either this or history.",
+    "users": "Users of this client, as in the data file. Their number times n is at most "
+    f"{MOST_OF_BATCH}.",
     "history": "Items of a new user. The vector computed from them is discarded afterwards.",
     "recent": "Items that a known user has had since the data file was written. They are folded "
     "in with the user's whole history, without a round. The answer then comes from the "
@@ -56,6 +60,7 @@ _OF_QUESTIONS = (
 )
 _EXAMPLES = {
     "/v1/recommend": {"user": "196", "n": 5, "exclude": ["50"]},
+    "/v1/batch": {"users": ["196", "3"], "n": 5},
     "/v1/similar": {"item": "50", "n": 5},
 }
 
@@ -81,6 +86,14 @@ def document() -> dict[str, Any]:
                 RECOMMEND_FIELDS,
                 (*_OF_QUESTIONS, "unknown_user", "no_fold_in"),
                 required=[],
+            ),
+            "/v1/batch": _questions(
+                "/v1/batch",
+                "The best items for each of several users of this client, from one version.",
+                BATCH_FIELDS,
+                (*_OF_QUESTIONS, "unknown_user"),
+                required=["users"],
+                answer="Batch",
             ),
             "/v1/similar": _questions(
                 "/v1/similar",
@@ -108,7 +121,7 @@ def document() -> dict[str, Any]:
                             "description": "The numbers.",
                             "content": {"text/plain": {"schema": {"type": "string"}}},
                         },
-                        **_responses(("unauthorised",), answer=False),
+                        **_responses(("unauthorised",)),
                     },
                     "security": [{}, {"token": []}],
                 }
@@ -122,10 +135,17 @@ def document() -> dict[str, Any]:
 
 
 def _questions(
-    path: str, summary: str, fields: dict[str, str], codes: Sequence[str], *, required: list[str]
+    path: str,
+    summary: str,
+    fields: dict[str, str],
+    codes: Sequence[str],
+    *,
+    required: list[str],
+    answer: str = "Answer",
 ) -> dict[str, Any]:
     schemas = {name: _schema_of(name, kind) for name, kind in fields.items()}
-    about = {"summary": summary, "responses": _responses(codes), "security": [{}, {"token": []}]}
+    responses = _responses(codes, answer)
+    about = {"summary": summary, "responses": responses, "security": [{}, {"token": []}]}
     name = path.rpartition("/")[2]
     body: dict[str, Any] = {"type": "object", "properties": schemas, "additionalProperties": False}
     if required:
@@ -161,8 +181,8 @@ def _schema_of(name: str, kind: str) -> dict[str, Any]:
     return found | ({"default": _DEFAULTS[name]} if name in _DEFAULTS else {})
 
 
-def _responses(codes: Sequence[str], *, answer: bool = True) -> dict[str, Any]:
-    found = {"200": _response("The items, best first.", "Answer")} if answer else {}
+def _responses(codes: Sequence[str], answer: str = "") -> dict[str, Any]:
+    found = {"200": _response("The items, best first.", answer)} if answer else {}
     for status in sorted({REFUSALS[code].status for code in codes}):
         said = [
             f"`{code}`: {kind.meaning}"
@@ -186,20 +206,28 @@ def _schemas() -> dict[str, Any]:
     version = {"type": ["integer", "null"], "description": "The round that produced the model."}
     error = {"code": {"type": "string", "enum": list(REFUSALS)}, "message": text, "remedy": text}
     problem = {"code": text, "message": text, "remedy": text}
+    head = {
+        "version": version | {"type": "integer"},
+        "run": text | {"description": "The run that the version belongs to."},
+        "ignored": {"type": "array", "items": text},
+    }
+    items = {"type": "array", "items": _object(item)}
     return {
         "Answer": _object(
-            {
-                "version": version | {"type": "integer"},
-                "run": text | {"description": "The run that the version belongs to."},
+            head
+            | {
                 "basis": {
                     "type": "string",
                     "enum": ["user", "history", "item"],
                     "description": "The vector that was compared: the user's own parameters, the "
                     "vector of a history, or the item's row.",
                 },
-                "items": {"type": "array", "items": _object(item)},
-                "ignored": {"type": "array", "items": text},
+                "items": items,
             },
+            optional=("ignored",),
+        ),
+        "Batch": _object(
+            head | {"users": {"type": "array", "items": _object({"user": text, "items": items})}},
             optional=("ignored",),
         ),
         "Refused": _object({"error": _object(error), "version": version}),

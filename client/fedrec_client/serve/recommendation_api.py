@@ -23,13 +23,16 @@ from fedrec.monitoring import Numbers
 from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.openapi import STYLE, document, page_of
 from fedrec_client.serve.request_reading import (
+    BATCH_FIELDS,
     MOST_BODY_BYTES,
     RECOMMEND_FIELDS,
     REFUSALS,
     SIMILAR_FIELDS,
     Gate,
     Recommend,
+    RecommendBatch,
     Refusal,
+    batch_question,
     from_body,
     from_query,
     recommend_question,
@@ -116,22 +119,26 @@ class RecommendationApi:
     Args:
         holder: the holder of the model.
         gate: the check of requests.
+        logs: write a line to the log for each request, without its ids.
 
     Attributes:
         numbers: metrics of requests, including those that are refused early.
     """
 
-    def __init__(self, holder: ModelHolder, gate: Gate) -> None:
+    def __init__(self, holder: ModelHolder, gate: Gate, *, logs: bool = False) -> None:
         self._holder = holder
+        self._logs = logs
         self._gate = gate
         self.numbers = ServerNumbers(holder)
-        # Folding in a history takes milliseconds, which must not delay other requests.
+        # Folding in a history, and a batch, take milliseconds, which must not delay other requests.
         self._folding = ThreadPoolExecutor(1, thread_name_prefix="fold-in")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             return
+        if self._logs:
+            send = self._logged(scope, send)
         try:
             with self.numbers.answering():
                 self._gate.check(scope["headers"])
@@ -155,6 +162,10 @@ class RecommendationApi:
             given = await _given(scope, receive, RECOMMEND_FIELDS)
             question = recommend_question(given)
             await _answer(send, 200, await self._recommend(question), _JSON)
+        elif path == "/v1/batch":
+            self._gate.check_token(scope["headers"])
+            batch = batch_question(await _given(scope, receive, BATCH_FIELDS))
+            await _answer(send, 200, await self._recommend(batch), _JSON)
         elif path == "/v1/similar":
             self._gate.check_token(scope["headers"])
             asked = similar_question(await _given(scope, receive, SIMILAR_FIELDS))
@@ -171,6 +182,30 @@ class RecommendationApi:
         else:
             body, kind = self._pages[path]
             await _answer(send, 200, body, kind)
+
+    def _logged(self, scope: Scope, send: Send) -> Send:
+        """Return a `send` that logs the request when its answer begins."""
+        began = time.perf_counter()
+        # The query and the body name people. A path that the server doesn't have could, too.
+        known = scope["path"] in self._paths
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                get_logger("fedrec.client").info(
+                    "request",
+                    method=scope["method"],
+                    path=scope["path"] if known else "unknown",
+                    status=message["status"],
+                    milliseconds=round(1000.0 * (time.perf_counter() - began), 1),
+                )
+            await send(message)
+
+        return sending
+
+    @cached_property
+    def _paths(self) -> frozenset[str]:
+        """All paths."""
+        return frozenset((*self._pages, *document()["paths"]))
 
     @cached_property
     def _pages(self) -> Mapping[str, tuple[bytes, bytes]]:
@@ -208,7 +243,7 @@ class RecommendationApi:
             retry_after_seconds=_RETRY_SECONDS,
         )
 
-    async def _recommend(self, question: Recommend) -> bytes:
+    async def _recommend(self, question: Recommend | RecommendBatch) -> bytes:
         """Answer from one version.
 
         Raises:
@@ -216,9 +251,11 @@ class RecommendationApi:
         """
         model = self._model()
         try:
+            loop = asyncio.get_running_loop()
+            if isinstance(question, RecommendBatch):
+                return await loop.run_in_executor(self._folding, model.batch, question)
             if question.user and not question.recent:
                 return model.recommend(question)
-            loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._folding, model.recommend, question)
         except StorageError:
             # The files of a version's tables are deleted with it.

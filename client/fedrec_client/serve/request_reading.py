@@ -81,6 +81,8 @@ MOST_N = 1000
 """The largest number of items in an answer."""
 MOST_IDS = 10_000
 """The largest number of ids in a list."""
+MOST_OF_BATCH = 100_000
+"""The largest number of users of a batch times the items for each."""
 MOST_BODY_BYTES = 256 << 10
 MOST_PARAMETERS = 1000
 """The largest number of parameters in an address. Longer lists go into a body."""
@@ -96,6 +98,11 @@ RECOMMEND_FIELDS: dict[str, str] = {
     "ignore_unknown": "flag",
 }
 """The kind of each field of a request for recommendations."""
+BATCH_FIELDS = {"users": "ids"} | {
+    name: kind
+    for name, kind in RECOMMEND_FIELDS.items()
+    if name not in ("user", "history", "recent")
+}
 SIMILAR_FIELDS: dict[str, str] = {
     "item": "text",
     "n": "count",
@@ -121,6 +128,18 @@ class Recommend:
     user: str = ""
     history: tuple[str, ...] = ()
     recent: tuple[str, ...] = ()
+    n: int = DEFAULT_N
+    exclude_seen: bool = True
+    exclude: tuple[str, ...] = ()
+    candidates: tuple[str, ...] | None = None
+    ignore_unknown: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecommendBatch:
+    """A request for the recommendations of several known users."""
+
+    users: tuple[str, ...]
     n: int = DEFAULT_N
     exclude_seen: bool = True
     exclude: tuple[str, ...] = ()
@@ -158,6 +177,27 @@ def recommend_question(given: _Given) -> Recommend:
         )
     if found.recent and not found.user:
         raise Refusal("malformed", "recent needs a user.", "Pass history for a new user.")
+    return found
+
+
+def batch_question(given: _Given) -> RecommendBatch:
+    """Return a request for several users' recommendations from its fields.
+
+    Raises:
+        Refusal: the request names no user, or asks for too many items.
+    """
+    found = RecommendBatch(
+        users=given.get("users", ()), **{k: v for k, v in given.items() if k != "users"}
+    )
+    if not found.users:
+        raise Refusal("malformed", "Users are needed.", "Pass users, as in the data file.")
+    if len(found.users) * found.n > MOST_OF_BATCH:
+        raise Refusal(
+            "malformed",
+            f"{len(found.users)} users with {found.n} items each are more than {MOST_OF_BATCH} "
+            "items.",
+            "Ask for fewer users at a time, or use `fedrec client export` for all of them.",
+        )
     return found
 
 

@@ -11,7 +11,7 @@ from fedrec.errors import DataError, SettingsError
 from fedrec.recommender import Recommender
 from fedrec.recommender.ranking import RankedItems
 from fedrec_client.own_recommender import Wanted
-from fedrec_client.serve.request_reading import Recommend, Refusal, Similar
+from fedrec_client.serve.request_reading import Recommend, RecommendBatch, Refusal, Similar
 
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _SHOWN = 5
@@ -43,11 +43,7 @@ class ServedModel:
         own, unknown = self.recommender, _Unknown(ignored=question.ignore_unknown)
         wanted = self._wanted(question, unknown)
         if question.user and not own.knows(question.user):
-            raise Refusal(
-                "unknown_user",
-                "The model's data has no such user of this client.",
-                "Pass an id as in the data file, or a history for a new user.",
-            )
+            raise _unknown_user("")
         if question.user and not question.recent:
             return self._answer(wanted.for_users(own, question.user), unknown, basis="user")
         had = own.history_of(question.user) if question.user else []
@@ -63,6 +59,24 @@ class ServedModel:
         except SettingsError as error:
             raise Refusal("no_fold_in", error.message, "Ask for a known user.") from None
         return self._answer(found, unknown, basis="history")
+
+    def batch(self, question: RecommendBatch) -> bytes:
+        """Return several users' recommendations, as JSON.
+
+        Raises:
+            Refusal: a user or an item is unknown.
+            StorageError: the users' stored data can no longer be read.
+        """
+        own, unknown = self.recommender, _Unknown(ignored=question.ignore_unknown)
+        wanted = self._wanted(question, unknown)
+        for place, user in enumerate(question.users, 1):
+            if not own.knows(user):
+                raise _unknown_user(f" It is number {place} of {len(question.users)}.")
+        lists = (
+            f'{{"user":{_ENCODE(user)},"items":[{self._items(wanted.for_users(own, user))}]}}'
+            for user in question.users
+        )
+        return f'{self._head(unknown)}"users":[{",".join(lists)}]}}'.encode()
 
     def similar(self, question: Similar) -> bytes:
         """Return the items most similar to one, as JSON.
@@ -80,7 +94,7 @@ class ServedModel:
             raise Refusal("never_learned", error.message, error.remedy) from None
         return self._answer(found, unknown, basis="item")
 
-    def _wanted(self, question: Recommend | Similar, unknown: _Unknown) -> Wanted:
+    def _wanted(self, question: Recommend | RecommendBatch | Similar, unknown: _Unknown) -> Wanted:
         candidates = None
         if question.candidates is not None:
             candidates = self._known(question.candidates, unknown)
@@ -102,21 +116,24 @@ class ServedModel:
         return [item for item in items if item in catalogue]
 
     def _answer(self, found: RankedItems, unknown: _Unknown, *, basis: str) -> bytes:
+        return f'{self._head(unknown)}"basis":"{basis}","items":[{self._items(found)}]}}'.encode()
+
+    def _head(self, unknown: _Unknown) -> str:
+        """Return the beginning of an answer: the version, the run and what was ignored."""
+        head = f'{{"version":{int(self.recommender.round)},"run":{_ENCODE(self.run)},'
+        if unknown.ignored:
+            head += f'"ignored":{_ENCODE(list(dict.fromkeys(unknown.items)))},'
+        return head
+
+    def _items(self, found: RankedItems) -> str:
         ids, scores = found[0].tolist(), found[1].tolist()
         if not math.isfinite(sum(scores)):
             raise Refusal("internal", "The model has values that are not finite numbers.")
         # A float32 is a JSON number without loss, so a reader gets the same bits.
-        items = ",".join(
+        return ",".join(
             f'{{"rank":{rank},{self._named(item)},"score":{score!r}}}'
             for rank, (item, score) in enumerate(zip(ids, scores, strict=True), 1)
         )
-        version, run = int(self.recommender.round), _ENCODE(self.run)
-        ignored = ""
-        if unknown.ignored:
-            ignored = f'"ignored":{_ENCODE(list(dict.fromkeys(unknown.items)))},'
-        return (
-            f'{{"version":{version},"run":{run},"basis":"{basis}",{ignored}"items":[{items}]}}'
-        ).encode()
 
     def _named(self, item: str) -> str:
         """Return an item's id and title as JSON, computed once to save most of the time."""
@@ -133,6 +150,14 @@ class _Unknown:
     def __init__(self, *, ignored: bool) -> None:
         self.ignored = ignored
         self.items: list[str] = []
+
+
+def _unknown_user(which: str) -> Refusal:
+    return Refusal(
+        "unknown_user",
+        f"The model's data has no such user of this client.{which}",
+        "Pass an id as in the data file, or a history for a new user.",
+    )
 
 
 def _unknown_item(missing: Sequence[str]) -> Refusal:

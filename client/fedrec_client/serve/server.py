@@ -165,6 +165,7 @@ class ServingOptions:
         port: the port, or 0 for a free one.
         token_file: the file with the required token, or None.
         accept_plaintext: serve other machines without TLS, because something else encrypts.
+        access_log: log each request, without its ids.
         names: host names to which requests may be addressed, in addition to localhost.
     """
 
@@ -174,6 +175,7 @@ class ServingOptions:
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     accept_plaintext: bool = False
+    access_log: bool = False
     names: tuple[str, ...] = ()
 
 
@@ -194,9 +196,8 @@ def serve(place: ServingOptions, holder: ModelHolder, on_start: Callable[[str], 
     listening = _listen(place)
     _allow_connections()
     with listening:
-        server = _server(
-            place, RecommendationApi(holder, Gate((*place.names, place.host), token=token))
-        )
+        gate = Gate((*place.names, place.host), token=token)
+        server = _server(place, RecommendationApi(holder, gate, logs=place.access_log))
         scheme = "https" if place.tls_certificate else "http"
         address = f"{scheme}://{written_address(*listening.getsockname()[:2])}"
         return uvloop.run(_serve(server, listening, holder, lambda: on_start(address)))

@@ -77,6 +77,12 @@ def provision(
         str, typer.Option(help="Revoke an operator's certificate, and create no kit.")
     ] = "",
     into: Annotated[Path, typer.Option(help="Folder for the kits.")] = Path("kits"),
+    archive: Annotated[
+        bool,
+        typer.Option(
+            "--archive", help="Also write each kit as one file to carry, and print its SHA-256."
+        ),
+    ] = False,
 ) -> Result:
     """Create a kit for the coordinator and for each client. This machine is the key authority.
 
@@ -122,7 +128,7 @@ def provision(
         if is_again:
             said.append("Its invitation.pem is new. This revokes the earlier invitation.")
         waits: dict[str, object] = {"waits": why} if why else {}
-        return _result((kit,), into, settings, waits, said, is_added=True)
+        return _result((kit,), into, settings, waits, said, archive, is_added=True)
     if not settings_file.exists():
         _write_settings(settings_file, data, catalogue, clients, address)
     overrides: dict[str, object] = {"parties.address": address or None}
@@ -139,7 +145,7 @@ def provision(
     content["presence"] = presence
     content |= {"exposure": exposure} if exposure else {}
     said = [f"\n{words}" for words in (presence, exposure) if words]
-    return _result(kits, into, settings, content, said)
+    return _result(kits, into, settings, content, said, archive)
 
 
 def _change_operators(into: Path, add: str, remove: str) -> Result:
@@ -235,17 +241,24 @@ def _result(
     settings: Settings,
     content: dict[str, object],
     said: list[str],
+    archive: bool,
     *,
     is_added: bool = False,
 ) -> Result:
     """Return the result of a command: the created kits, further content and text."""
-    from fedrec_authority.provisioning import AUTHORITY_KIT, COORDINATOR_KIT, stays_here
+    from fedrec_authority.provisioning import AUTHORITY_KIT, COORDINATOR_KIT, archived, stays_here
 
     address = "" if is_added else settings.parties.address
     authority = shlex.quote(str(into / AUTHORITY_KIT))
     runs = f"fedrec keys authority run {address} --into {authority}"
     made = [{"party": k.party, "folder": str(k.folder), "command": k.command} for k in kits]
-    lines = []
+    lines, files = [], list(map(archived, kits)) if archive else []
+    for record, (file, checksum) in zip(made, files, strict=False):
+        record |= {"archive": str(file), "sha256": checksum}
+        said.append(
+            f"{file}: SHA-256 {checksum}. Its owner compares `sha256sum {file.name}` before "
+            f"`tar xzf {file.name}`."
+        )
     for kit in kits:
         at = f"to {address}" if kit.party == COORDINATOR_KIT else f"to {kit.party}, by hand"
         told = f"carry it {at}, and run there"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from client.serve.asking import OWN, ask
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
 
 from fedrec.data import Catalogue
 from fedrec.model.state import PrivateState
@@ -88,6 +89,44 @@ def test_similar_items(application, known, published):
     assert fewer.ids[:3] == ids[2:].tolist()
     chosen = {"item": item, "candidates": ids[:2].tolist()}
     assert ask(application, "/v1/similar", body=chosen).ids == ids[:2].tolist()
+
+
+def test_a_batch_has_the_answers_of_its_users(application, known):
+    users = list(known.user_ids[:3])
+    item = known.recommend(users[0], 1)[0].tolist()[0]
+    more = {"n": 4, "exclude": [item]}
+    batch = ask(application, "/v1/batch", body={"users": users, **more})
+    assert batch.json["version"] == 3 and [own["user"] for own in batch.json["users"]] == users
+    for own in batch.json["users"]:
+        one = ask(application, "/v1/recommend", body={"user": own["user"], **more})
+        assert own["items"] == one.json["items"]
+    by_address = ask(application, "/v1/batch", query={"users": users, **more})
+    assert by_address.body == batch.body
+    for question, code in (
+        ({"users": []}, "malformed"),
+        ({}, "malformed"),
+        ({"users": [*users, "mallory"]}, "unknown_user"),
+        ({"users": users * 34, "n": 1000}, "malformed"),
+        ({"users": users, "user": users[0]}, "malformed"),
+    ):
+        assert ask(application, "/v1/batch", body=question).code == code
+
+
+def test_the_log_of_requests_names_no_user(served, known):
+    user = known.user_ids[0]
+    with capture_logs() as lines:
+        application = RecommendationApi(served, Gate(), logs=True)
+        ask(application, "/v1/recommend", query={"user": user})
+        ask(application, "/v1/recommend", body={"user": "mallory"})
+        ask(application, f"/v1/{user}")
+        ask(RecommendationApi(served, Gate()), "/v1/recommend", query={"user": user})
+    found = [(line["method"], line["path"], line["status"]) for line in lines]
+    assert found == [
+        ("GET", "/v1/recommend", 200),
+        ("POST", "/v1/recommend", 404),
+        ("GET", "unknown", 404),
+    ]
+    assert all(line["event"] == "request" and line["milliseconds"] >= 0 for line in lines)
 
 
 def test_unknown_items_are_refused_or_named(application, known):
