@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
 import signal
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from blake3 import blake3
 from world.bench import KINDS, N_ALONE, N_ITEMS, Alone, accepted, apart_plan, compute
 from world.children import (
     Child,
@@ -22,10 +24,11 @@ from world.links import Passing
 from world.parties import Client, check_against_one_process, published_rounds
 from world.plans import params
 
-from fedrec.errors import ProtocolError, RefusedError, RoundError, WrongIdentity
+from fedrec.errors import DamagedFile, ProtocolError, RefusedError, RoundError, WrongIdentity
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.plan.price import price
+from fedrec.wire.v1.coordinator_pb2 import FetchOwnModelRequest
 from fedrec_client.connecting import open_link
 from fedrec_lab.audit.wire import audit_wire
 from fedrec_server.service.wire_recorder import WireRecorder
@@ -182,6 +185,43 @@ def test_a_client_fetches_its_own_model_alone(found):
         with pytest.raises(RoundError) as missing:
             link.own_model(me, run, RoundId(7), name)
         assert "not counted" not in str(missing.value) and "restore models/" in str(missing.value)
+    finally:
+        link.close()
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.slow
+def test_models_that_a_member_asks_for_and_does_not_read_take_no_memory(found):
+    federation = found(apart_plan("gpfedrec", 4, total=1), 4, bench=Alone)
+    federation.start_all()
+    for client in federation.clients:
+        client.result()
+    bench, values = federation.bench, bytes(32 << 20)
+    me = Identity.load(bench.state(0)).client_id
+    state = Path(bench.coordinator_settings().coordinator.state)
+    path = state / "models" / f"{2:08d}-{me}-0"
+    path.write_bytes(blake3(values).digest() + values)
+    link = open_link(bench.client_settings(0, federation.address))
+    asked = FetchOwnModelRequest(
+        run=link.federation(me).run, round=2, client_id=me, parameter="smoothed_item_embedding"
+    )
+    before, calls = resident_bytes(), []
+    try:
+        for _ in range(10):
+            calls.append(link._stub.FetchOwnModel(asked, timeout=DEADLINE_SECONDS))
+            assert next(calls[-1]).blob.length == len(values)
+        # gRPC's own buffers, of both sides in this process, are a third of that.
+        assert resident_bytes() - before < 10 * len(values)
+        for call in calls:
+            call.cancel()
+        assert link.own_model(me, asked.run, RoundId(2), asked.parameter) == values
+        for damage in (b"", path.read_bytes()[:-1]):
+            path.write_bytes(damage)
+            with pytest.raises(DamagedFile):
+                link.own_model(me, asked.run, RoundId(2), asked.parameter)
     finally:
         link.close()
 

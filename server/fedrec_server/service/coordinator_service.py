@@ -193,21 +193,20 @@ class CoordinatorService(CoordinatorServicer):
             return
         message, file = found
         yield model_pb2.PublishedPart(published=message)
-        for offset in file.offsets():
-            yield await self._run.work.beside(
-                lambda at: chunk_to_part(model_pb2.PublishedPart, file.chunk(at)), offset
-            )
+        async for part in self._pieces(model_pb2.PublishedPart, file):
+            yield part
 
     async def FetchOwnModel(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send what the caller receives of a parameter from a published round."""
         run, client_id = self._run, self._member(request)
-        data = await run.work.beside(
+        blob, file = await run.work.beside(
             self._engine.own_models.fetch,
             client_id,
             check_round(request.round, "request.round"),
             check_text(request.parameter, "request.parameter"),
         )
-        for part in _parts(coordinator_pb2.ContributionPart, data):
+        yield coordinator_pb2.ContributionPart(blob=BLOB.to_proto(blob))
+        async for part in self._pieces(coordinator_pb2.ContributionPart, file):
             yield part
 
     async def FetchSnapshot(self, request: Message, context: Message) -> AsyncIterator[Message]:
@@ -256,6 +255,13 @@ class CoordinatorService(CoordinatorServicer):
             while len(self._published) > CACHED_ROUNDS:
                 self._published.popitem(last=False)
             return found
+
+    async def _pieces(self, kind: type[Message], file: OpenFile) -> AsyncIterator[Message | bytes]:
+        """Yield a file's chunks. One at a time is in memory."""
+        for offset in file.offsets():
+            yield await self._run.work.beside(
+                lambda at: chunk_to_part(kind, file.chunk(at)), offset
+            )
 
     def _member(self, request: Message) -> ClientId:
         """Return the calling roster client."""

@@ -34,16 +34,21 @@ class OpenFile:
     """A file that stays readable until its last reader closes it, even if it is deleted meanwhile.
 
     Args:
-        length: the file's length in bytes.
+        length: the length of its content in bytes.
+        begin: where its content begins.
+
+    Attributes:
+        head: what is before its content.
 
     Raises:
         FileNotFoundError: the file is missing.
     """
 
-    def __init__(self, path: Path, length: int) -> None:
+    def __init__(self, path: Path, length: int, *, begin: int = 0) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._file)
-        self._length = length
+        self._length, self._begin = length, begin
+        self.head = os.pread(self._file, begin, 0)
 
     def offsets(self) -> Iterator[int]:
         """Yield the offset of each piece."""
@@ -51,9 +56,12 @@ class OpenFile:
 
     def chunk(self, offset: int) -> ByteChunk:
         """Return the piece that begins at an offset."""
-        return ByteChunk(offset=offset, data=os.pread(self._file, CHUNK_BYTES, offset))
+        return ByteChunk(
+            offset=offset, data=os.pread(self._file, CHUNK_BYTES, self._begin + offset)
+        )
 
 
+DIGEST_BYTES = 32
 FOLDERS = ("partial", "updates", "blobs", "models", "snapshots", "epochs")
 OF_ROUNDS = FOLDERS[:-1]
 OURS = re.compile(r"[0-9]{8}-[0-9a-z-]+|tmp-[0-9a-f]{16}")
@@ -333,6 +341,24 @@ class Spool:
                     yield data
         except FileNotFoundError:
             raise damaged(name) from None
+
+    def open_described(self, name: str) -> tuple[Blob, OpenFile]:
+        """Open a file that begins with the digest of its content, after comparing them.
+
+        Raises:
+            DamagedFile: the file is missing, or its content is not what was written.
+        """
+        path, found = self._folder / name, blake3()
+        try:
+            length = path.stat().st_size - DIGEST_BYTES
+            file = OpenFile(path, length, begin=DIGEST_BYTES)
+        except FileNotFoundError:
+            raise damaged(name) from None
+        for offset in file.offsets():
+            found.update(file.chunk(offset).data)
+        if found.digest() != file.head:
+            raise damaged(name)
+        return Blob(length=length, digest=file.head), file
 
     def has(self, name: str) -> bool:
         """Return whether a file exists."""

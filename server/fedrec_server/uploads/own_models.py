@@ -33,12 +33,12 @@ from fedrec.training.personalising import (
     with_shared,
 )
 from fedrec.training.server_half import ServerHalf
+from fedrec.wire.chunks import Blob
 from fedrec_server.federation import METRICS
 from fedrec_server.rounds.state import Round
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.store.durable_files import damaged, own_models_name
+from fedrec_server.store.durable_files import OpenFile, own_models_name
 
-_DIGEST_BYTES = 32
 _AT_ONCE = 16
 
 
@@ -80,8 +80,10 @@ class OwnModels:
         )
         return publication(total, shared)
 
-    def fetch(self, client_id: ClientId, round_id: RoundId, parameter: str) -> bytes:
-        """Return the values of a parameter that a client receives from a published round.
+    def fetch(
+        self, client_id: ClientId, round_id: RoundId, parameter: str
+    ) -> tuple[Blob, OpenFile]:
+        """Open the values of a parameter that a client receives from a published round.
 
         Raises:
             ProtocolError: clients receive no such parameter.
@@ -98,10 +100,7 @@ class OwnModels:
                 remedy="If the round counted it, restore models/ of coordinator.state from a "
                 "backup, and start the coordinator again.",
             )
-        data = b"".join(run.store.spool.chunks(name))
-        if blake3(data[_DIGEST_BYTES:]).digest() != data[:_DIGEST_BYTES]:
-            raise damaged(name)
-        return data[_DIGEST_BYTES:]
+        return run.store.spool.open_described(name)
 
     def _version(self) -> SharedState:
         """Return the version after the last published round, computed from the published sums."""
