@@ -81,6 +81,8 @@ class UnroundedSums:
         """Return the sums in the shapes of the update's tensors."""
         found = {}
         for tensor in learner.server.layout.tensors:
+            if not tensor.per_item and tensor.name not in self.whole:
+                continue  # it only shows a server the user
             found[tensor.name] = np.zeros(tensor.shape)
             if tensor.per_item:
                 rows = self.rows[tensor.name][:-1].numpy()

@@ -21,6 +21,7 @@ from fedrec.model.blocked_table import BLOCK_BYTES
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import TableRoom
 from fedrec.model.tensor_file import file_parts
+from fedrec.plan.travelling_rows import OwnRows
 from fedrec.training.server_half import ServerHalf
 
 _LENGTH_BYTES = 8
@@ -227,11 +228,13 @@ def shown_changes(
     users: UserSplit,
     private: PrivateState,
     trained: NDArray[np.bool_],
+    own_rows: OwnRows = None,
 ) -> dict[str, NDArray[np.int64]]:
     """Return the tensors of a party's update that only show users, in grid steps.
 
     Args:
         trained: the users that trained, bool (n_users,).
+        own_rows: the rows whose items count as training items.
     """
     found, rows = {}, np.nonzero(trained)[0]
     for tensor in algorithm.tensors:
@@ -240,7 +243,8 @@ def shown_changes(
             steps = grid_steps(values, np.zeros(values.shape[1:]), tensor)
             found[tensor.name] = steps.astype(np.int64).sum(0)
         elif tensor.name == TRAINING_ITEMS:
-            samples = np.diff(users.train_indptr)[rows]
+            counted = None if own_rows is None else own_rows[users.train_items]
+            samples = np.bincount(users.train_owner, counted, len(users)).astype(np.int64)[rows]
             found[tensor.name] = np.minimum(samples, tensor.bound).sum(keepdims=True)
         elif tensor.name == USER_KEY:
             words = users.user_keys()[rows].astype("<i8").view("<u2").reshape(-1, *tensor.shape)

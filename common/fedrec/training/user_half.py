@@ -420,7 +420,8 @@ def train_locally(
         counts = sums.counts.cpu().numpy()
         changes, n_compressed = algorithm.compress(changes, counts)
         if isinstance(algorithm, TrainedAlgorithm) and algorithm.personalises:
-            changes |= shown_changes(algorithm, users, trained, cohort.able(participating))
+            able = cohort.able(participating)
+            changes |= shown_changes(algorithm, users, trained, able, own_rows)
         n_clipped += n_compressed + n_idle_clipped
         n_clipped = min(n_clipped, n_trained * MAXIMUM_CLIPPED)
     metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
