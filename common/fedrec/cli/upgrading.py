@@ -187,10 +187,13 @@ def _follower(folder: Path) -> Outlook:
         )
     run = tables["run"]
     is_client = folder.parent.name != _REVEALER
+    outcome: Outcome = "reads" if number == STATE_FORMAT else "converts"
+    if run and number != _OTHER_WIRE and _changed(_plan_of(run)):
+        outcome = "refuses"
     return Outlook(
         path=str(folder),
         what="client's state" if is_client else "key authority's state",
-        outcome="reads" if number == STATE_FORMAT else "converts",
+        outcome=outcome,
         format=number,
         own=STATE_FORMAT,
         notes=tuple(_of_run(number, run, tables["client"], is_client=is_client)) if run else (),
@@ -206,9 +209,12 @@ def _of_run(number: int, run: Records, own: Records, *, is_client: bool) -> Iter
             "protocol 7. Start the next run with --new-run. Spent privacy stays counted."
         )
         return
-    plan = plan_from_json(pin["plan_json"].encode())
-    if why := FORMS[plan.form].changed(plan):
-        yield f"Run {pin['run']} can't continue with this release: {why}."
+    plan = _plan_of(run)
+    if why := _changed(plan):
+        yield (
+            f"Run {pin['run']} can't continue with this release: {why}. Start the next run with "
+            "--new-run."
+        )
     elif plan.form < PLAN_FORM:
         yield (
             f"Run {pin['run']} began with release {FORMS[plan.form].release} and continues by its "
@@ -224,6 +230,15 @@ def _of_run(number: int, run: Records, own: Records, *, is_client: bool) -> Iter
         )
     if "roster" in own:
         yield from _asked(plan, Roster.from_json(own["roster"]))
+
+
+def _plan_of(run: Records) -> Plan:
+    return plan_from_json(json.loads(run["pin"])["plan_json"].encode())
+
+
+def _changed(plan: Plan) -> str:
+    """Return why a run with this plan can't continue with this release, or nothing."""
+    return FORMS[plan.form].changed(plan)
 
 
 def _asked(plan: Plan, roster: Roster) -> Iterator[str]:

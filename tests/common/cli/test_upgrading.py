@@ -96,6 +96,17 @@ def test_a_run_whose_sums_mean_something_else_now_is_told(fedrec, tmp_path, name
     assert [one["outcome"] for one in found] == ["reads", outcome]
 
 
+@pytest.mark.parametrize(("name", "code"), [("sketch", 5), ("fedals", 0)])
+def test_the_clients_of_such_a_run_are_told_too(fedrec, tmp_path, monkeypatch, name, code):
+    plan = Plan.model_validate({"algorithm": {"name": name}, "update": {"structure": "dense"}})
+    pin = PIN | {"plan_json": plan_to_json(plan.in_form(1)).decode()}
+    monkeypatch.setitem(RUN, "pin", pin)
+    former_state(tmp_path / "a")
+    outcome = fedrec("check", "--upgrade", tmp_path, "--json")
+    assert outcome.code == code
+    assert any("--new-run" in note for note in outcome.json["found"][0]["notes"]) == (code == 5)
+
+
 def test_a_state_of_another_wire_protocol_keeps_what_outlives_runs(fedrec, tmp_path):
     former_state(tmp_path / "revealer" / "state", 9)
     outcome = fedrec("check", "--upgrade", tmp_path, "--json")
