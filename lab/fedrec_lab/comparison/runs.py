@@ -162,8 +162,8 @@ def compare_runs(*folders: str | Path) -> RunsComparison:
         folders: the run folders, two or more.
 
     Raises:
-        SettingsError: there are fewer than two runs, one is there twice, or the K of their metrics
-            differs.
+        SettingsError: there are fewer than two runs, one is there twice, one measured nothing, or
+            the K of their metrics differs.
         DataError: a path is not a run folder.
         VersionMismatch: a folder has a different format.
         StorageError: a folder is damaged.
@@ -172,6 +172,13 @@ def compare_runs(*folders: str | Path) -> RunsComparison:
     if len(paths) < 2 or len(set(map(os.path.realpath, paths))) < len(paths):
         raise SettingsError("A comparison needs two different runs or more.")
     found = [summary_of(path) for path in paths]
+    for path, each in zip(paths, found, strict=True):
+        if each.test is None:
+            raise SettingsError(
+                f"{path} has no measured round.",
+                remedy="Compare runs of `fedrec simulate`, or recorded ones. An evaluation has its "
+                "own table of results.",
+            )
     if len({each.at for each in found}) > 1:
         values = ", ".join(f"{each.path}: {each.at}" for each in found)
         raise SettingsError(

@@ -1,6 +1,7 @@
 """`fedrec runs` and `fedrec report`: what folders of runs say, and their figures made again."""
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -130,6 +131,11 @@ def test_runs_are_compared_with_the_first(fedrec, settings_file, tmp_path):
         assert found["difference"]["estimate"] == pytest.approx(expected, abs=1e-6)
         assert found["difference"]["low"] <= expected <= found["difference"]["high"]
     assert set(record["differences"][two.name]) == {"hr", "ndcg", "mrr"}
+
+    unmeasured = shutil.copytree(two, tmp_path / "unmeasured")
+    (unmeasured / "rounds.jsonl").write_text("")
+    refused = fedrec("runs", "compare", one, unmeasured)
+    assert refused.code == 2 and "no measured round" in refused.err
 
     # Python has the same.
     found = compare_runs(one, two)
