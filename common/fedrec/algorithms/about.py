@@ -382,6 +382,11 @@ ABOUT: Mapping[str, About] = {
         combination_reason="ease sums exact counts of pairs of items, which have no low-rank form "
         "and cannot be compressed. No negatives are drawn that could leave out held-out items.",
         warnings=_ease,
+        changed_since_0_1=lambda is_noisy: (
+            "under [privacy] clips and charges all its parts as one release since"
+            if is_noisy
+            else ""
+        ),
         clips=False,
         modules=("numba",),
         not_under_noise="",
@@ -407,6 +412,7 @@ ABOUT: Mapping[str, About] = {
         "other low-rank form and cannot be compressed. No negatives are drawn "
         "that could leave out held-out items.",
         warnings=_sketch,
+        changed_since_0_1=lambda is_noisy: "rounds its sums to other fractions since",
         clips=False,
         range_instead="their range follows from algorithm.longest_history",
         not_under_noise="",

@@ -383,6 +383,8 @@ class About:
         starter: settings by dotted key that were tuned on MovieLens-100K's validation items, for a
             first settings file and the demonstration. None if there are none.
         audit: the subject of its sums: single items, pairs of them, or sums over such pairs.
+        changed_since_0_1: returns how its sums, under noise or without, differ from those of
+            release 0.1, as words after its name. Empty if a run of that release can continue.
         modules: modules that its server imports and that fedrec does not always install.
     """
 
@@ -406,6 +408,7 @@ class About:
     shortfall: str = "rounds.total and the rates in the section algorithm"
     starter: Mapping[str, object] | None = None
     audit: Literal["rows", "pairs", "sketches"] = "rows"
+    changed_since_0_1: Callable[[bool], str] = lambda is_noisy: ""
     modules: tuple[str, ...] = ()
 
     @property

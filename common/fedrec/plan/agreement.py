@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from fedrec.algorithms.trained import TRAINER_VERSION
 from fedrec.errors import PlanMismatch
 from fedrec.ids import digest
-from fedrec.plan.algorithm import training_path
+from fedrec.plan.algorithm import about_algorithm, training_path
 from fedrec.plan.schema import PLAN_FORM, Plan, section_types
 from fedrec.protection import PROTECTIONS
 from fedrec.section import Section, as_toml
@@ -41,11 +41,9 @@ class PlanForm:
 
 
 def _changed_since_0_1(plan: Plan) -> str:
-    if plan.algorithm.name == "sketch":
-        return "sketch rounds its sums to other fractions since"
-    if plan.algorithm.name == "ease" and plan.privacy.mechanism != "none":
-        return "ease under [privacy] clips and charges all its parts as one release since"
-    return ""
+    is_noisy = plan.privacy.mechanism != "none"
+    why = about_algorithm(plan).changed_since_0_1(is_noisy)
+    return f"{plan.algorithm.name} {why}" if why else ""
 
 
 FORMS: Mapping[int, PlanForm] = {
