@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from quality_figure import QualityPoint, quality_against_bytes
+from quality_figure import QualityPoint, quality_against
 
 from fedrec_lab.reports.drawing import SizeBar, _laid_out, as_png, as_svg_file, drawn
 from fedrec_lab.reports.figures import (
@@ -33,18 +33,18 @@ FIGURES = [
 
 def test_every_method_and_data_set_is_named_once():
     points = [
-        QualityPoint(label=label, data=data, n_bytes=n_bytes, ndcg=ndcg)
+        QualityPoint(label=label, data=data, cost=n_bytes / 1e6, ndcg=ndcg)
         for data, label, n_bytes, ndcg in (
             ("small", "one", 1_000_000, 0.1),
             ("small", "two", 2_000_000, 0.2),
             ("large", "one", 3_000_000, 0.3),
         )
     ]
-    svg = quality_against_bytes(points, {"small": 0.05, "large": 0.1})
+    svg = quality_against("MB", points, {"small": 0.05, "large": 0.1})
     assert svg.startswith("<svg")
     assert svg.count(">one<") == svg.count(">two<") == 1
     assert "small, dashed: popularity" in svg and "large, dashed: popularity" in svg
-    assert svg == quality_against_bytes(points, {"small": 0.05, "large": 0.1})
+    assert svg == quality_against("MB", points, {"small": 0.05, "large": 0.1})
 
 
 def test_what_was_sent_for_a_version_leaves_its_own_measuring_out(rounds):
