@@ -106,10 +106,10 @@ class Attack:
                 counts[rows.index > max(HELD_OUT)] += LEAST
             return made
 
-        def noted(model, kind, aggregate, computed):
+        def noted(model, kind, aggregate, *computed):
             if self._folders and model._store.folder == self._folders[0]:
                 self._note(model, kind, aggregate)
-            return applied(model, kind, aggregate, computed)
+            return applied(model, kind, aggregate, *computed)
 
         monkeypatch.setattr(LocalModel, "contribute", lying)
         monkeypatch.setattr(SharedModel, "applied", noted)
