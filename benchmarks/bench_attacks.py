@@ -7,11 +7,11 @@ attacker has the published model alone, as everybody to whom it is given.
   and compares two items that the user likes, one of which was held out, by a draw. Whichever ranks
   higher was trained, it says. The figure is the share of users for whom it is right. A coin is
   right for .5.
-- membership: half of the users, drawn, train. The attacker knows somebody's history. It leaves out
+- membership: half of the users, drawn, train. The attacker knows a person's history. It leaves out
   five items, one at a time, folds in the rest and takes the mean rank of what it left out: a model
   ranks higher what it was trained on. The figures are the area under the curve (.5 for a coin), and
   the share of the members that it finds while it suspects 1 % of the others. The counts that ease
-  publishes have an attack of their own: the share of a history's pairs that somebody holds, which
+  publishes have an attack of their own: the share of a history's pairs with a count above 0, which
   is 1 for members.
 - poisoning: fake users whose clients are honest. All have the same cold item, of 10 to 12 holders,
   and the ten most popular ones. The figures are the share of honest users who get
@@ -132,7 +132,7 @@ def membership_attack(
 def counts_attack(
     pairs: NDArray[np.bool_], users: UserSplit, members: NDArray[np.bool_]
 ) -> tuple[float, float]:
-    """Return the same two figures for the share of a history's pairs that somebody holds.
+    """Return the same two figures for the share of a history's pairs with a count above 0.
 
     Args:
         pairs: whether the published counts are above 0, bool (n_items, n_items).
@@ -154,7 +154,7 @@ def told_apart(members: NDArray[np.float64], others: NDArray[np.float64]) -> tup
 
 
 def with_fakes(users: UserSplit, target: int, share: float) -> UserSplit:
-    """Return the users and so many fake ones that these are the given share of all."""
+    """Return the users with fake ones added, which are the given share of all."""
     n_items = int(max(users.train_items.max(), users.test_items.max())) + 1
     n_fakes = round(share * len(users) / (1.0 - share))
     popularity = np.bincount(users.train_items, minlength=n_items).astype(float)
