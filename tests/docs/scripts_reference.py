@@ -62,11 +62,17 @@ def kits_anew(reader: Reader) -> None:
     reader.command("rm -r kits")
 
 
+def provisioned(reader: Reader) -> None:
+    """A trial's kits, and the operator's certificate."""
+    anew(reader)
+    reader.command(reader.in_place_of(TRIAL) + " && cp kits/authority/operator.pem .")
+
+
 def trial(reader: Reader) -> None:
     """A trial's kits, twice."""
     if not (reader.cwd / "trial").exists():
-        anew(reader)
-        reader.command(reader.in_place_of(TRIAL) + " && mkdir trial && cp -r kits trial")
+        provisioned(reader)
+        reader.command("mkdir trial && cp -r kits trial")
 
 
 def finished(reader: Reader) -> None:
@@ -88,11 +94,18 @@ def elsewhere(reader: Reader) -> None:
     reader.command("mkdir elsewhere && cp -r runs elsewhere")
 
 
+def another(reader: Reader) -> None:
+    """The folder of a second simulation."""
+    later = RUN.replace("20260101", "20260102")
+    if not (reader.cwd / later).exists():
+        reader.command("fedrec simulate run.toml --set algorithm.dim=8 --set output.runs=others")
+        reader.command(f"mv others/* {later}")
+
+
 def running(reader: Reader) -> None:
     """A coordinator whose run waits for its members."""
     reader.ends("fedrec coordinator run")
-    anew(reader)
-    reader.command(reader.in_place_of(TRIAL) + " && cp kits/authority/operator.pem .")
+    provisioned(reader)
     reader.start("fedrec coordinator run kits/coordinator/coordinator.toml")
 
 
@@ -104,6 +117,7 @@ CLI = Script(
         "votes.tsv --into data": "votes.tsv --into voted",
         "check run.toml --items": "check plain.toml --items",
         "audit run.toml --only": "audit taught.toml --only",
+        "20260102-120000 --out compared": "20260102-120000 --out page",
         "tune run.toml": "tune run.toml --trials 2",
         "--trials 40 --seeds 3": "--trials 3 --seeds 2",
         "--algorithms fedmf,fedals,ease,sketch": "--algorithms sketch,ease --trials 2",
@@ -113,6 +127,7 @@ CLI = Script(
         "pfedrec/ml-100k": "pfedrec/ml-100k --rounds 1 --protocols paper",
     },
     before={
+        "fedrec check --upgrade": provisioned,
         "fedrec init": anew,
         "fedrec provision --data": anew,
         "fedrec provision --catalogue": anew,
@@ -126,6 +141,7 @@ CLI = Script(
         "fedrec keys authority run recommender": finished,
         "fedrec keys authority run 127.0.0.1": authority_ends,
         "fedrec runs elsewhere": elsewhere,
+        "fedrec runs compare": another,
         "fedrec status": finished,
         "fedrec stop": running,
     },
