@@ -130,9 +130,7 @@ def assert_confined(parties: Federation) -> None:
                 mounted.setdefault(mount["Name"], set()).add(container)
     setup = parties.container("setup")
     networks = {
-        party: set(
-            parties.engine.inspect(parties.container(party))["NetworkSettings"]["Networks"]
-        )
+        party: set(parties.engine.inspect(parties.container(party))["NetworkSettings"]["Networks"])
         for party in PARTIES
     }
     assert not any(networks["authority"] & networks[client] for client in CLIENTS)
