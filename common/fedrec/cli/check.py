@@ -24,6 +24,7 @@ EPILOG = (
     "Examples:\n"
     "  fedrec check run.toml\n"
     "  fedrec check run.toml --items 50000 --clients 20 --json\n"
+    "  fedrec check run.toml --sizing --clients 20\n"
     "  fedrec check --explain\n"
     "  fedrec check --upgrade kits\n"
     "  fedrec check --explain rounds.total\n"
@@ -62,6 +63,14 @@ def check(
             "state, keys or runs.",
         ),
     ] = False,
+    sizing: Annotated[
+        bool,
+        typer.Option(
+            "--sizing",
+            help="Show the memory, disk, bytes and processor time that each party needs, and "
+            "nothing else.",
+        ),
+    ] = False,
     accept_exposure: AcceptExposure = False,
     values: SetValues = None,
 ) -> Result:
@@ -88,6 +97,8 @@ def check(
         price_rows,
         price_tables,
         priced,
+        sizing_content,
+        sizing_table,
         tables_price,
         tables_rows,
         tables_warnings,
@@ -98,6 +109,7 @@ def check(
     from fedrec.plan.layout import protection_of
     from fedrec.plan.price import parameter_sets, price, warnings_for
     from fedrec.plan.privacy import noise_proposal, privacy_price, privacy_warnings
+    from fedrec.plan.sizing import sizes
     from fedrec.plan.travelling_rows import cell_rows
     from fedrec.protection.rehearsal import check_summands
     from fedrec.section import as_toml
@@ -132,6 +144,13 @@ def check(
                 )
                 active = rows_of_cells.n_trained
         found = price(plan, n_items=n_items, n_clients=clients, n_active=active)
+    own_users, needed = 0, None
+    if found is not None:
+        in_data = n_users and (not clients or _is_one_party(loaded.settings))
+        shared_by = 1 if in_data else found.facts["n_clients"]
+        own_users = -(-(n_users or plan.federation.maximum_users) // shared_by)
+        memory_mib = loaded.settings.client.memory_mib
+        needed = sizes(plan, found, own_users=own_users, memory_mib=memory_mib)
     warnings = warnings_for(plan, n_users, n_items, clients)
     warnings += [unused] if unused else []
     private = tables_price(loaded.settings, n_users, n_items) if found and n_users else None
@@ -161,10 +180,13 @@ def check(
         )
 
     def text() -> Iterator[str | TextTable]:
-        yield _resolved(loaded)
+        if not sizing:
+            yield _resolved(loaded)
         if found is None:
             yield "\nNo price: the number of items is unknown. Set data.catalogue or data.path,"
             yield "or give --items N."
+        elif sizing and needed is not None:
+            yield from sizing_table(needed, own_users, found)
         else:
             rows = list(price_rows(found, source))
             if users is not None:
@@ -174,6 +196,8 @@ def check(
             if held is not None and tells_floor:
                 rows += held.table(floor)
             yield from price_tables(found, rows, sets)
+        if sizing:
+            return
         if privacy is None:
             yield "\nNo differential privacy: sums are exact, so there is no epsilon."
         else:
@@ -197,6 +221,7 @@ def check(
             "price": None if found is None else priced(found),
             "own_floor": held.content() if held and tells_floor else None,
             "private": None if private is None else private.facts,
+            "sizing": None if needed is None else sizing_content(needed),
             "sets": [asdict(entry) for entry in sets],
             "cells": None if rows_of_cells is None else asdict(rows_of_cells),
             "privacy": None if privacy is None else privacy.facts,

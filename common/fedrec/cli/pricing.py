@@ -151,6 +151,40 @@ def _expected_rows(expected: Price) -> Iterator[tuple[str, str]]:
     yield "whole run, expected", f"{human_bytes(expected.total_bytes)} in both directions"
 
 
+def sizing_content(needed: tuple[Price, ...]) -> dict[str, object]:
+    """Return the size of each party's machine as JSON."""
+    return {
+        each.name: {**each.facts, "up_bytes": each.up_bytes, "down_bytes": each.down_bytes}
+        for each in needed
+    }
+
+
+def sizing_table(
+    needed: tuple[Price, ...], own_users: int, found: Price
+) -> Iterator[str | TextTable]:
+    """Yield the size of each party's machine."""
+    clients = count_of(found.facts["n_clients"], "client")
+    yield TextTable(
+        rows=[
+            (
+                each.name,
+                human_bytes(each.facts["memory_bytes"]),
+                human_bytes(each.facts["disk_bytes"]),
+                human_bytes(each.up_bytes),
+                human_bytes(each.down_bytes),
+                f"{each.facts['processor_seconds']:.2f} s",
+            )
+            for each in needed
+        ],
+        title=f"Sizes, with {clients} in each round, {count_of(own_users, 'user')} at each and "
+        f"{count_of(found.facts['n_items'], 'item')}",
+        headers=("party", "memory", "disk", "sent", "received", "processor"),
+    )
+    yield "\nBytes and processor time of one core are those of a round. Disk is that of the whole"
+    yield "run, without data files and coordinator.reserve_bytes. A client also trains and"
+    yield "measures: `fedrec simulate` with its users and one round shows how long that takes."
+
+
 def tables_price(settings: Settings, n_users: int, n_items: int) -> Price:
     """Return the size of these users' private tables on this machine."""
     return private_price(

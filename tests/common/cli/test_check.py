@@ -29,6 +29,7 @@ def test_the_keys_of_its_json_are_stable(fedrec, settings_file, monkeypatch):
         "proposal",
         "own_floor",
         "private",
+        "sizing",
         "warnings",
         "refusals",
     }

@@ -13,6 +13,7 @@ from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.plan.layout import Layout, vector_spec
 from fedrec.plan.price import parameter_sets, price, warnings_for
 from fedrec.plan.schema import Plan
+from fedrec.plan.sizing import sizes
 from fedrec.protection import PROTECTIONS
 from fedrec.protection.encryption_parameters import CKKS_PRESETS
 from fedrec.settings.schema import Settings
@@ -221,3 +222,37 @@ def test_private_tables_are_priced_by_hand(tmp_path):
     assert few.facts["disk_bytes"] == 0
     assert [name for name, _ in tables_rows(few)] == ["private tables"]
     assert list(tables_warnings(few)) == []
+
+
+def test_what_each_party_needs_by_hand(fedrec, settings_file):
+    asked = ("check", settings_file, "--clients", "4", "--sizing")
+    found = fedrec(*asked, "--json").json
+    up, down = found["price"]["upload_bytes"], found["price"]["download_bytes"]
+    opened, rounds = found["price"]["authority_download_bytes"], found["price"]["n_rounds"]
+    assert opened == 4 * up
+    sizing = {name: found["sizing"][name] for name in ("coordinator", "authority", "client")}
+    assert [(each["up_bytes"], each["down_bytes"]) for each in sizing.values()] == [
+        (4 * down + opened, 4 * up), (down, opened), (up, down)
+    ]  # fmt: skip
+    disk = [each["disk_bytes"] for each in sizing.values()]
+    tables = found["private"]["table_bytes"] // 4
+    assert disk[0] == 2 * 10**6 + rounds * down + 5 * up + 1_000 * rounds * 4
+    assert disk[1:] == [
+        2 * 10**6 + 4 * down + 2 * up, 2 * 10**6 + 7 * down + up + tables * 16 // 5
+    ]  # fmt: skip
+    # 24 users are 6 a client, with a score for each of 30 items.
+    work = 20 * 6 * 30 + 4 * tables
+    assert sizing["client"]["memory_bytes"] == 430_000_000 + 10 * (up + down) + work
+    out = fedrec(*asked).out
+    assert "4 clients in each round, 6 users at each and 30 items" in out
+    assert "All parameter sets" not in out
+    # One party's data aren't divided.
+    assert "24 users at each" in fedrec("check", settings_file, "--sizing").out
+
+
+def test_the_papers_protocol_keeps_no_old_sums_and_has_no_authority():
+    plan = plan_of(rounds={"total": 80}, protection={"key_holder": "members"})
+    found = price(plan, n_items=100, n_clients=4)
+    coordinator, authority, _ = sizes(plan, found, own_users=10, memory_mib=64)
+    assert coordinator.facts["disk_bytes"] < 2 * 10**6 + 80 * found.down_bytes
+    assert (authority.up_bytes, authority.down_bytes) == (0, 0)

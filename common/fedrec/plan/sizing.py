@@ -1,0 +1,81 @@
+"""The size of each party's machine, from the price of a run."""
+
+from __future__ import annotations
+
+from fedrec.model.tables import room_on_disk, table_bytes
+from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.protections import Price
+from fedrec.plan.schema import Plan
+
+_MB = 1_000_000
+_CLIENT_BYTES = 86_000
+"""Of the coordinator's memory for a connection and a waiting call: `bench_idle_clients.py`."""
+_BUFFERS_BYTES = 80 * _MB
+"""The most for uploads that arrive together: `bench_flower_deployed.py --parts memory`."""
+_ROW_BYTES = 1_000
+"""Of the coordinator's database for each update: 620 measured."""
+
+
+def sizes(plan: Plan, found: Price, *, own_users: int, memory_mib: int) -> tuple[Price, ...]:
+    """Return what the coordinator, the key authority and one client need.
+
+    Bytes on the wire follow from the plan, and disk from the files that a party keeps. All other
+    constants for memory and processor time were fitted to `benchmarks/bench_sizing.py`.
+
+    Args:
+        plan: the shared settings.
+        found: the price of a run of this plan.
+        own_users: users of one client.
+        memory_mib: `client.memory_mib`.
+
+    Returns:
+        A price for each party, whose bytes are all that it sends and receives in a round. Its facts
+        are memory_bytes (resident), disk_bytes (its folder at the end of the run, without data
+        files and reserves) and processor_seconds (of one core in a round, without training and
+        measuring).
+    """
+    n_clients, n_rounds, n_items = (
+        found.facts[key] for key in ("n_clients", "n_rounds", "n_items")
+    )
+    up, down, opened = found.up_bytes, found.down_bytes, found.authority_bytes
+    # In the papers' protocol the coordinator keeps no old sums.
+    kept = n_rounds if plan.authority_opens or not found.facts["is_encrypted"] else 2
+    tables = table_bytes(own_users, algorithm_of(plan, n_items).private_widths)
+    # A round's scores, and three versions of the tables with the trainer's copy.
+    limit = memory_mib << 20
+    work = min(20 * own_users * n_items, limit) + min(4 * tables, limit)
+    coordinator = _size(
+        "coordinator",
+        110 * _MB + _CLIENT_BYTES * n_clients + min(2 * n_clients * up, _BUFFERS_BYTES),
+        # Published sums, one round's updates and their sum, and rows about all updates.
+        2 * _MB + kept * down + (n_clients + 1) * up + _ROW_BYTES * n_rounds * n_clients,
+        n_clients * (0.01 + 0.01 * up / _MB),
+        up_bytes=n_clients * down + opened,
+        down_bytes=n_clients * up,
+    )
+    authority = _size(
+        "authority",
+        100 * _MB + (35 * _MB + 32 * up if opened else 0),
+        # The last two opened sums and their models, and two messages while it adds up.
+        2 * _MB + (4 * down + 2 * up if opened else 0),
+        0.08 + (0.055 * up + 0.008 * opened) / _MB if opened else 0.08,
+        up_bytes=down if opened else 0,
+        down_bytes=opened,
+    )
+    client = _size(
+        "client",
+        430 * _MB + 10 * (up + down) + work,
+        # Versions of the model and the sums between them, an upload, and versions of the tables.
+        2 * _MB + 7 * down + up + room_on_disk(tables),
+        0.15 + 0.06 * up / _MB,
+        up_bytes=up,
+        down_bytes=down,
+    )
+    return coordinator, authority, client
+
+
+def _size(
+    name: str, memory: int, disk: int, seconds: float, *, up_bytes: int, down_bytes: int
+) -> Price:
+    facts = {"memory_bytes": memory, "disk_bytes": disk, "processor_seconds": round(seconds, 3)}
+    return Price(name=name, up_bytes=up_bytes, down_bytes=down_bytes, facts=facts)
