@@ -69,6 +69,7 @@ def settings_of(system: str, data: str, chosen: Values, seed: int) -> Settings:
     """Return the settings of a run."""
     common = {"federation.minimum_item_users": 10, "federation.maximum_users": 8192}
     common |= {"federation.seed": seed, "evaluation.protocol": "full", "client.device": "cpu"}
+    common |= {"client.workers": 1, "client.threads": 1}
     if system in OWN:
         return load_settings(algorithm=system, values={**common, **chosen}, environ={})
     plan = ROWS[row_of(system, data)].plan.model_dump()
