@@ -414,8 +414,9 @@ def plgc_apart(learner, users, shared, private, round_id, number, near):
                 v, table, got, epochs, rates=rates, rule=rule,
                 released=inner.convolution == "released",
             )  # fmt: skip
-        for name, value in {OWN: v["C"], **{name: v[short] for name, short in kept.items()},
-                            "personal_scores": scores, "begun": torch.tensor(1.0)}.items():  # fmt: skip
+        found = {name: v[short] for name, short in kept.items()} | {OWN: v["C"]}
+        found |= {"personal_scores": scores, "begun": torch.tensor(1.0)}
+        for name, value in found.items():
             if name in after:
                 after[name][index] = value.numpy()
     if smooths:
