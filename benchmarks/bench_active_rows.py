@@ -38,6 +38,7 @@ from fedrec_lab.demo.further_runs import journal_lines, run_federation
 from fedrec_lab.demo.workspace import DemoData
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation.federation import SimulatedFederation
+from fedrec_lab.simulation.parties import Arrangement
 
 N_ITEMS, N_TRAINED, LEAST = 105_000, 4_400, 10
 PER_USER = 40
@@ -110,8 +111,7 @@ def run(users: UserSplit, n_items: int, arguments: argparse.Namespace) -> Cost:
         Settings.model_validate({**plan.model_dump(), "client": {"device": "cpu"}}),
         catalogue_of(n_items),
         users,
-        n_clients=arguments.clients,
-        protect=True,
+        Arrangement(n_clients=arguments.clients, protect=True),
         clock=SystemClock(),
     )
     seconds, n_bytes = [], 0

@@ -152,7 +152,7 @@ def figure_of(folder: Path) -> str:
         for name, record in found.items()
         for row in record["rows"]
     ]
-    lines = {name: record["popularity"] for name, record in found.items()}
+    lines = {"popularity": {name: record["popularity"] for name, record in found.items()}}
     return quality_against("epsilon", points, lines, joined=True)
 
 

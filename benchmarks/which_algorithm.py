@@ -1,207 +1,308 @@
-"""Quality, bytes and state of algorithms on one data set: the table of which-algorithm.md.
+"""Every system on every data set: the tables and the figure of which-algorithm.md.
 
-    python benchmarks/which_algorithm.py NAME INTERACTIONS --into figures
-    python benchmarks/which_algorithm.py NAME INTERACTIONS --rows ROW ... --into figures
-    python benchmarks/which_algorithm.py --figure quality-and-bytes.svg --into figures
+    python benchmarks/which_algorithm.py FOLDER --data ml-100k filmtrust=INTERACTIONS
+    python benchmarks/which_algorithm.py FOLDER --page docs/explanation/which-algorithm.md
 
-The first form trains with `fedrec evaluate` (full protocol, test of the version that validation
-chose), prices the same settings with `fedrec check` under bfv, three clients, prints the rows and
-writes FIGURES/NAME.json. The second does so for rows of `fedrec reproduce`, whose settings
-are their papers', and writes nothing. The third draws what the first wrote. `make bench` leaves
-them out: they take minutes, and data that is not here.
+The first form trains each system with each seed and keeps the results in FOLDER. Run it again to
+resume it, or to add data sets, systems and seeds. The second form writes the page's tables and its
+figure from FOLDER. `make bench` leaves both out: they take hours, and data that you must bring.
+
+If a system has several candidates, validation of the first seed chooses one for all seeds. The
+papers' systems have their papers' settings, with the same floor of holders as the others. Bytes are
+those of one of three clients in the whole run, as `fedrec check` prices them: under bfv, or
+unprotected if updates stay apart. Seconds are the processor time of the whole simulation, which
+measures the model in every round.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
-import tempfile
+import shutil
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from measuring import describe_machine
+from numpy.typing import NDArray
 from quality_figure import QualityPoint, quality_against
 
+from fedrec import Settings, load_data, load_settings
+from fedrec.cli.terminal import human_bytes
+from fedrec.data import Catalogue, UserSplit
+from fedrec.durable import write_whole
+from fedrec.plan.algorithm import about_algorithm
+from fedrec.plan.price import price, private_price
+from fedrec.plan.schema import Plan
+from fedrec_lab import compare, simulate
 from fedrec_lab.papers import ROWS
+from fedrec_lab.reports.comparison_table import paired_bootstrap
+from fedrec_lab.simulation.checkpoint import CheckpointFolder
+from fedrec_lab.simulation.result import user_ranks
 
-BASE: dict[str, dict[str, Any]] = {
-    "federation": {"name": "which", "maximum_users": 8192, "minimum_item_users": 10},
-    "rounds": {"minimum_clients": 3},
+Values = Mapping[str, object]
+Record = dict[str, Any]
+
+STOP = threading.Event()
+AT, CLIENTS, FLOOR = 10, 3, 10
+READING: dict[str, Values] = {"filmtrust": {"minimum_interactions": 5}}
+OWN: dict[str, tuple[Values, ...]] = {
+    "fedmf": ({},),
+    "fedals": tuple({"algorithm.dim": dim} for dim in (64, 128, 256)),
+    "sketch": tuple({"algorithm.dim": dim} for dim in (64, 256, 1024)),
+    "ease": tuple({"algorithm.regularisation": weight} for weight in (10, 30, 100, 300, 1000)),
 }
-FEDMF = {
-    "algorithm": {
-        "name": "fedmf",
-        "dim": 16,
-        "learning_rate": 2.0,
-        "regularisation": 0.005,
-        "local_epochs": 1,
-    },
-    "update": {"structure": "colr", "rank": 4, "clip": 2.0},
-    "rounds": {"total": 60},
-}
-LAMBDA = {"ml-100k": 100.0, "ml-1m": 1000.0, "filmtrust": 100.0}
-"""What validation chooses for EASE on the rows that may travel: `fedrec evaluate`."""
-DIMS = {"ml-100k": (64, 256), "ml-1m": (64, 256), "filmtrust": (64, 128)}
+"""fedrec's own systems, and for each the settings among which validation chooses. A dimension above
+the number of items with enough holders is left out."""
+PAPERS = (
+    "pfedrec", "fedncf", "fedrap", "pfedclr", "plgc", "fedrecgel",
+    "gpfedrec", "perfedrec", "cofedrec", "pfedgraph",
+)  # fmt: skip
+REFERENCES = ("ceiling", "ease", "edlae", "ials")
 
 
-def cases(name: str) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return sections of settings by label."""
-    dense = {"structure": "dense"}
-    found = {
-        "fedmf (colr)": FEDMF,
-        "fedals": {
-            "algorithm": {"name": "fedals", "dim": 64},
-            "update": {**dense, "clip": 2.0},
-            "rounds": {"total": 10},
-        },
-    }
-    for dim in DIMS[name]:
-        found[f"sketch, k = {dim}"] = {
-            "algorithm": {"name": "sketch", "dim": dim},
-            "update": dense,
-            "rounds": {"total": 3},
-        }
-    found["ease"] = {
-        "algorithm": {"name": "ease", "regularisation": LAMBDA[name]},
-        "update": dense,
-        "rounds": {"total": 4},
-    }
+def settings_of(system: str, data: str, chosen: Values, seed: int) -> Settings:
+    """Return the settings of a run."""
+    common = {"federation.minimum_item_users": FLOOR, "federation.maximum_users": 8192}
+    common |= {"federation.seed": seed, "evaluation.protocol": "full", "client.device": "cpu"}
+    common |= {"client.workers": 1, "client.threads": 1}
+    if system in OWN:
+        return load_settings(algorithm=system, values={**common, **chosen}, environ={})
+    plan = ROWS[row_of(system, data)].plan.model_dump()
+    for key, value in common.items():
+        section, name = key.split(".")
+        plan.setdefault(section, {})[name] = value
+    return Settings.model_validate(plan)
+
+
+def row_of(system: str, data: str) -> str:
+    """Return the paper's row on this data set, or an empty string."""
+    return next((name for name in ROWS if name.startswith(f"{system}/{data}")), "")
+
+
+def sections(values: Values) -> dict[str, dict[str, object]]:
+    """Return values by dotted key as sections."""
+    found: dict[str, dict[str, object]] = defaultdict(dict)
+    for key, value in values.items():
+        section, name = key.split(".")
+        found[section][name] = value
     return found
 
 
-def fedrec(*arguments: str) -> Any:
-    """Return what a command prints with --json."""
-    command = [sys.executable, "-m", "fedrec", *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stderr}{done.stdout}")
-    return json.loads(done.stdout)
-
-
-def measure(name: str, interactions: Path, seeds: str) -> list[dict[str, Any]]:
-    """Return a row for popularity and for each case."""
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for label, sections in cases(name).items():
-            path, price = priced(sections, interactions, Path(folder))
-            quality = fedrec(
-                "evaluate", str(path), "--set", "protection.name=bfv", "--protocols", "full",
-                "--seeds", seeds, "--no-references", "--clients", "1",
-                "--out", str(Path(folder) / f"out-{len(rows)}"),
-            )  # fmt: skip
-            by_method = {row["method"]: row["results"]["full"] for row in quality["rows"]}
-            if not rows:
-                counted = price["count_upload_bytes"] + price["count_download_bytes"]
-                rows.append(row_of("popularity", by_method["popularity"], counted))
-            total = price["expected"]["total_bytes"] // price["n_clients"]
-            rows.append(row_of(label, by_method[sections["algorithm"]["name"]], total))
-            print(line_of(rows[-1]), flush=True)
-    return rows
-
-
-def priced(
-    sections: dict[str, dict[str, Any]], interactions: Path, folder: Path
-) -> tuple[Path, Any]:
-    """Return a file of settings and what `fedrec check` says of them under bfv."""
-    settings: dict[str, Any] = {"data": {"path": str(interactions)}}
-    for section in (BASE, sections):
-        for key, values in section.items():
-            settings[key] = {**settings.get(key, {}), **values}
-    path = folder / "run.toml"
-    path.write_text(
-        "\n".join(
-            f"[{section}]\n" + "\n".join(f"{key} = {toml(value)}" for key, value in values.items())
-            for section, values in settings.items()
-        )
+def measured(
+    settings: Settings, users: UserSplit, catalogue: Catalogue, folder: Path
+) -> Record | None:
+    """Train in a folder, or resume there. Return the run's record, or None if it was stopped."""
+    resume, began, before = CheckpointFolder(folder).exists, time.process_time(), folder / "spent"
+    result = simulate(
+        settings, users=users, catalogue=catalogue, folder=folder, resume=resume, stop=STOP.is_set
     )
-    return path, fedrec("check", str(path), "--set", "protection.name=bfv")["price"]
-
-
-def toml(value: Any) -> str:
-    """Return a value as TOML writes it."""
-    if isinstance(value, dict):
-        given = (f"{key} = {toml(one)}" for key, one in value.items() if one is not None)
-        return f"{{{', '.join(given)}}}"
-    return json.dumps(value)
-
-
-def of_papers(names: list[str], interactions: Path) -> list[dict[str, Any]]:
-    """Return rows of the reproduction: the protocol `full`, one seed, priced like the others."""
-    rows = []
-    for name in names:
-        sections = {
-            section: {key: value for key, value in values.items() if value is not None}
-            for section, values in ROWS[name].plan.model_dump(mode="json").items()
-            if section in ("algorithm", "update", "rounds")
-        }
-        with tempfile.TemporaryDirectory() as folder:
-            _, price = priced(sections, interactions, Path(folder))
-            (done,) = fedrec("reproduce", name, "--protocols", "full", "--out", folder)["rows"]
-        (run,) = done["runs"]
-        result = {
-            metric: {"mean": run["test"][metric], "deviation": None} for metric in ("hr", "ndcg")
-        }
-        rows.append(row_of(name, result, price["expected"]["total_bytes"] // price["n_clients"]))
-        print(line_of(rows[-1]), flush=True)
-    return rows
-
-
-def row_of(label: str, result: dict[str, Any], n_bytes: int) -> dict[str, Any]:
-    """Return a row's figures."""
+    seconds = time.process_time() - began + (float(before.read_text()) if resume else 0.0)
+    if not result.finished:
+        before.write_text(str(seconds))
+        return None
+    n_items, holders = len(catalogue), result.best.shared.holders
+    active = int((holders >= settings.plan.federation.minimum_item_users).sum())
+    plan = settings.plan.model_dump()
+    protections = about_algorithm(settings.plan).protections
+    plan["protection"] = {"name": "none" if protections == ("none",) else "bfv"}
+    cost = price(Plan.model_validate(plan), n_items=n_items, n_clients=CLIENTS, n_active=active)
+    private = private_price(settings.plan, len(users), n_items, memory_mib=2048, folders={})
+    ranks = user_ranks(result)
     return {
-        "label": label,
-        "hr": result["hr"]["mean"],
-        "ndcg": result["ndcg"]["mean"],
-        "deviation": result["ndcg"]["deviation"],
-        "bytes": n_bytes,
+        "validation": result.best.validation_ndcg,
+        "hr": result.best_report.test.hr,
+        "seconds": seconds,
+        "bytes": cost.parts["expected"].total_bytes // CLIENTS,
+        "private": private.facts["table_bytes"] // len(users),
+        "ranks": np.round(ranks.model, 3).tolist(),
+        "popularity": np.round(ranks.popularity, 3).tolist(),
     }
 
 
-def line_of(row: dict[str, Any]) -> str:
-    """Return a row of the page's table."""
-    spread = "" if row["deviation"] is None else f" ± {row['deviation']:.4f}"
-    quality = f"{row['hr']:.4f} | {row['ndcg']:.4f}{spread}"
-    return f"| {row['label']} | {quality} | {row['bytes'] / 1e6:.1f} MB |"
+def runs_of(folder: Path, system: str, seeds: int, active: int) -> Iterator[tuple[int, int]]:
+    """Yield candidate and seed of each run: all candidates with one seed, then the best one."""
+    for number, chosen in enumerate(OWN.get(system, ({},))):
+        if int(str(chosen.get("algorithm.dim", 0))) <= active:
+            yield number, 1
+    best = chosen_in(folder)
+    yield from ((best, seed) for seed in range(2, seeds + 1))
+
+
+def chosen_in(folder: Path) -> int:
+    """Return the candidate that the first seed's validation prefers."""
+    found = {int(path.stem.split("-")[0]): read(path) for path in folder.glob("*-1.json")}
+    return max(found, key=lambda number: found[number]["validation"])
+
+
+def read(path: Path) -> Record:
+    """Return a record."""
+    found: Record = json.loads(path.read_text())
+    return found
+
+
+def keep(path: Path, record: Record) -> None:
+    """Write a record, all of it or nothing."""
+    write_whole(path, json.dumps(record).encode(), private=False)
+    print(f"{path.parent.name} {path.stem}: {describe(record)}", flush=True)
+
+
+def describe(record: Record) -> str:
+    """Return a line about a run."""
+    if "rows" in record:
+        return ", ".join(f"{row['method']} {row['ndcg']:.4f}" for row in record["rows"])
+    return f"validation {record['validation']:.4f}, {record['seconds']:.0f} s"
+
+
+def measure(folder: Path, data: str, source: str, systems: list[str], seeds: int) -> None:
+    """Train what FOLDER lacks on one data set."""
+    users, catalogue = load_data(source, **READING.get(data, {}))
+    active = int((np.bincount(users.train_items) >= FLOOR).sum())
+    for system in systems:
+        if system not in OWN and not row_of(system, data):
+            continue
+        home = folder / data / system
+        home.mkdir(parents=True, exist_ok=True)
+        for number, seed in runs_of(home, system, seeds, active):
+            path = home / f"{number}-{seed}.json"
+            if path.exists():
+                continue
+            settings = settings_of(system, data, OWN.get(system, ({},))[number], seed)
+            work = home / "running"
+            record = measured(settings, users, catalogue, work)
+            if record is None:
+                raise SystemExit(f"Stopped. To resume {data}, {system}: the same command.")
+            record["settings"] = settings.plan.model_dump(mode="json")
+            keep(path, record | {"machine": describe_machine()})
+            shutil.rmtree(work)
+    path = folder / data / "references.json"
+    if path.exists():
+        return
+    compared = compare(
+        settings_of("fedals", data, OWN["fedals"][0], 1), users=users, catalogue=catalogue,
+        references=REFERENCES, folder=folder / data / "references", stop=STOP.is_set, progress=True,
+    )  # fmt: skip
+    if not compared.finished:
+        raise SystemExit(f"Stopped. To resume the references of {data}: the same command.")
+    rows = [
+        {"method": row.method, "label": row.label, "ndcg": found.mean("ndcg")}
+        for row in compared.table.rows
+        if row.method != "fedals" and (found := row.result("full")) is not None
+    ]
+    keep(path, {"rows": rows})
+
+
+def label_of(system: str, number: int) -> str:
+    """Return a system's name, with the settings that validation chose."""
+    chosen = OWN[system][number] if system in OWN else {}
+    return ", ".join([system, *(f"{key.split('.')[1]} = {one}" for key, one in chosen.items())])
+
+
+def row(label: str, *cells: str) -> str:
+    """Return a row of a Markdown table."""
+    return f"| {' | '.join([label, *cells])} |"
+
+
+def interval(ranks: NDArray[np.float64], reference: NDArray[np.float64], form: str) -> str:
+    """Return the 95 % interval of NDCG minus that of a reference, over users."""
+    found = paired_bootstrap(ranks, reference, at=AT).difference
+    return f"[{found.low:{form}}, {found.high:{form}}]"
+
+
+def tabled(home: Path) -> tuple[list[str], list[QualityPoint], dict[str, float]]:
+    """Return a data set's table, its points of the figure, and its lines."""
+    rows, points, lines = [], [], {}
+    for system in (*OWN, *PAPERS):
+        if not any((home / system).glob("*-1.json")):
+            continue
+        best = chosen_in(home / system)
+        for number, chosen in enumerate(OWN.get(system, ({},))):
+            if number != best and "algorithm.dim" not in chosen:
+                continue
+            found = [read(path) for path in sorted((home / system).glob(f"{number}-*.json"))]
+            if not found:
+                continue
+            one, ranks = found[0], np.array([record["ranks"] for record in found])
+            popular = np.array(one["popularity"])
+            missed = np.where(popular < 0, popular, float(AT))
+            lines["popularity"] = paired_bootstrap(popular, missed, at=AT).difference.estimate
+            ndcg = paired_bootstrap(ranks, missed, at=AT).difference.estimate
+            label = label_of(system, number)
+            rows.append(
+                row(
+                    f"**{label}**" if number == best and len(OWN.get(system, "")) > 1 else label,
+                    str(len(found)),
+                    f"{np.mean([record['hr'] for record in found]):.4f}",
+                    f"{ndcg:.4f} {interval(ranks, missed, '.4f')}",
+                    interval(ranks, popular, "+.4f"),
+                    f"{one['bytes'] / 1e6:.1f} MB",
+                    f"{np.median([record['seconds'] for record in found]):.0f}",
+                    human_bytes(one["private"]) if one["private"] else "none",
+                )
+            )
+            points.append(
+                QualityPoint(label=system, data=home.name, cost=one["bytes"] / 1e6, ndcg=ndcg)
+            )
+    rows.append(row("popularity", "", "", f"{lines['popularity']:.4f}", "", "", "", ""))
+    references = home / "references.json"
+    for each in read(references)["rows"] if references.exists() else ():
+        if each["method"].startswith(REFERENCES):
+            rows.append(row(each["label"], "", "", f"{each['ndcg']:.4f}", "", "", "", ""))
+        if each["method"] in REFERENCES[1:]:
+            lines["best reference"] = max(lines.get("best reference", 0.0), each["ndcg"])
+    return rows, points, lines
+
+
+HEADERS = (
+    "", "seeds", "HR@10", "NDCG@10", "minus popularity", "bytes a client", "CPU seconds",
+    "a user's private part",
+)  # fmt: skip
+BEGIN, END = "<!-- which_algorithm.py -->", "<!-- end -->"
+
+
+def write_page(folder: Path, page: Path) -> None:
+    """Replace the page's tables, and the figure beside it."""
+    text, points, lines = [], [], defaultdict(dict)
+    for home in sorted(path for path in folder.iterdir() if path.is_dir()):
+        rows, its_points, its_lines = tabled(home)
+        heading = row("---", *("---" for _ in HEADERS[1:]))
+        text += [f"### {home.name}\n", row(*HEADERS), heading, *rows, ""]
+        points += its_points
+        for label, ndcg in its_lines.items():
+            lines[label][home.name] = ndcg
+    before, rest = page.read_text().split(BEGIN)
+    _, after = rest.split(END)
+    page.write_text("\n".join([f"{before}{BEGIN}\n", *text, f"{END}{after}"]))
+    cost = "MB a client sends and receives in the whole run"
+    figure = page.parent / "quality-and-bytes.svg"
+    figure.write_text(quality_against(cost, points, lines) + "\n")
 
 
 def main() -> None:
-    """Measure a data set, or draw what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", nargs="?", choices=sorted(DIMS))
-    parser.add_argument("interactions", nargs="?", type=Path)
-    parser.add_argument("--into", type=Path, default=Path("figures"))
-    parser.add_argument("--seeds", default="3")
-    parser.add_argument("--rows", nargs="+", choices=sorted(ROWS), metavar="ROW")
-    parser.add_argument("--figure", type=Path)
+    """Measure what FOLDER lacks, or write the page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="results of all runs")
+    parser.add_argument(
+        "--data", nargs="+", default=[], metavar="NAME[=FILE]",
+        help="data sets: ml-100k, ml-1m, filmtrust, amazon-video, in the cache or in a file",
+    )  # fmt: skip
+    parser.add_argument("--systems", nargs="+", default=[*OWN, *PAPERS], choices=[*OWN, *PAPERS])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--page", type=Path, help="the page whose tables are replaced")
     chosen = parser.parse_args()
-    if chosen.figure is not None:
-        points, floors = [], {}
-        for path in sorted(chosen.into.glob("*.json")):
-            for row in json.loads(path.read_text()):
-                if row["label"] == "popularity":
-                    floors[path.stem] = row["ndcg"]
-                    continue
-                points.append(
-                    QualityPoint(
-                        label=row["label"],
-                        data=path.stem,
-                        cost=row["bytes"] / 1e6,
-                        ndcg=row["ndcg"],
-                    )
-                )
-        cost = "MB a client sends and receives in the whole run"
-        chosen.figure.write_text(quality_against(cost, points, floors) + "\n")
-        return
-    if chosen.name is None or chosen.interactions is None:
-        parser.error("name a data set and its interactions.csv")
-    if chosen.rows is not None:
-        of_papers(chosen.rows, chosen.interactions.resolve())
-        return
-    rows = measure(chosen.name, chosen.interactions.resolve(), chosen.seeds)
-    print(*map(line_of, rows), sep="\n")
-    chosen.into.mkdir(parents=True, exist_ok=True)
-    (chosen.into / f"{chosen.name}.json").write_text(json.dumps(rows, indent=1))
+    signal.signal(signal.SIGINT, lambda *_: STOP.set())
+    for each in chosen.data:
+        name, _, path = each.partition("=")
+        measure(chosen.folder, name, path or name, chosen.systems, chosen.seeds)
+    if chosen.page is not None:
+        write_page(chosen.folder, chosen.page)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 #!/bin/sh
-# Installs what fedrec and one of its extras need, but not fedrec itself.
+# Installs the wheel with one of its extras, and lists what the image then has.
 set -eu
-python3 -c "import sys, tomllib
-project = tomllib.load(open('pyproject.toml', 'rb'))['project']
-print(*project['dependencies'], *project['optional-dependencies'][sys.argv[1]], sep='\n')" \
-  "$1" > requirements.txt
-pip --python /opt/fedrec/bin/python install -c constraints.txt -r requirements.txt
+pip --python /opt/fedrec/bin/python install -c constraints.txt "$(echo ./fedrec-*.whl)[$1]"
+/opt/sbom/bin/cyclonedx-py environment --short-PURLs --output-reproducible \
+  --output-file /opt/fedrec/sbom.cdx.json /opt/fedrec/bin/python
+python3 sbom.py /opt/fedrec/sbom.cdx.json

@@ -8,6 +8,7 @@ import threading
 import pytest
 from world.fake_federation import World
 from world.fake_link import Killed, down, dying_at
+from world.fake_parties import USERS
 
 from fedrec.arithmetic import Arithmetic, arithmetic_of
 from fedrec.errors import FolderInUse, PlanMismatch, RoundClosed, SettingsError, VersionMismatch
@@ -15,9 +16,11 @@ from fedrec.follower.patient_link import Stopped, StopSwitch
 from fedrec.follower.round_journal import JOURNAL_FILE
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom, names_in, read_manifest
+from fedrec.plan.planned_noise import mechanism_of
 from fedrec.training.learner import Learner
 from fedrec.wire.messages import Finished, Wait
 from fedrec_client import connecting
+from fedrec_client.state.privacy_ledger import PrivacyLedger
 from fedrec_client.state.private_store import PrivateStore
 
 
@@ -165,6 +168,45 @@ def test_killed_at_every_write_the_run_ends_the_same(tmp_path, monkeypatch):
         assert (state.private is not None) == (len(world.link.uploads) > 0)
         if not died:
             assert step > 20
+            return
+    raise AssertionError("the run never got to its end")
+
+
+RELEASE = {
+    "algorithm": {"name": "ease"},
+    "update": {"structure": "dense"},
+    "rounds": {"total": 2},
+    "privacy": {"mechanism": "gaussian", "expected_users": 12.0},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_killed_at_every_write_a_part_of_a_release_is_drawn_and_paid_once(tmp_path, monkeypatch):
+    """Noise that is drawn twice for the same counts would average out."""
+    for step in range(1, 200):
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        world = World(folder, protection="bfv", **RELEASE)
+        world.whole_round(1)
+        world.whole_round(2)
+        died = False
+        try:
+            with dying_at(monkeypatch, step):
+                world.app().run()
+        except Killed:
+            died = True
+            assert world.app().run().version == 2, step
+        sent: dict[int, set[bytes]] = {}
+        for header, payload in world.link.uploads:
+            sent.setdefault(header.round, set()).add(payload)
+        assert all(len(payloads) == 1 for payloads in sent.values()), step
+        accounts = PrivacyLedger.of(stored(world)).accounts.values()
+        paid = [mechanism_of(world.plan).cost] * len(USERS)
+        # A draw is paid before it is kept, and what was not sent is not paid twice either.
+        assert [each.spent for each in accounts] == paid or not sent, step
+        if not died:
+            assert set(sent) == {1, 2} and step > 20
             return
     raise AssertionError("the run never got to its end")
 

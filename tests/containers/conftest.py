@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from containers.engine import ROOT, Engine
+from containers.engine import ROOT, Engine, call
 
 from fedrec.data import FetchedDataset
 
@@ -23,7 +24,8 @@ def engine() -> Engine:
 
 @pytest.fixture(scope="session")
 def images(engine: Engine) -> Mapping[str, str]:
-    """Build every image that deploy/compose.yaml names, of this tree; by target."""
+    """Build every image that deploy/compose.yaml names, of this tree's wheel; by target."""
+    call((sys.executable, "tools/dist.py"), environment=os.environ)
     tags = {target: f"fedrec-{target}" for target in TARGETS}
     index = os.environ.get("TORCH_INDEX", "https://download.pytorch.org/whl/cpu")
     for target, tag in tags.items():

@@ -129,6 +129,11 @@ def assert_confined(parties: Federation) -> None:
             if mount["Type"] == "volume":
                 mounted.setdefault(mount["Name"], set()).add(container)
     setup = parties.container("setup")
+    networks = {
+        party: set(parties.engine.inspect(parties.container(party))["NetworkSettings"]["Networks"])
+        for party in PARTIES
+    }
+    assert not any(networks["authority"] & networks[client] for client in CLIENTS)
     assert not parties.state("setup")["Running"]
     for party in PARTIES:
         own = parties.container(party)

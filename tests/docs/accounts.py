@@ -57,7 +57,10 @@ WEAKER: dict[str, tuple[Weaker, ...]] = {
     "CONTRIBUTING.md": (
         Weaker(starts=("make ",), check=target, why="the tests themselves, and what takes hours"),
     ),
-    "deploy/README.md": (Weaker(starts=("docker ",), check=container, why=ENGINE),),
+    "deploy/README.md": (
+        Weaker(starts=("docker ",), check=container, why=ENGINE),
+        Weaker(starts=("make ",), check=target, why=PACKAGES),
+    ),
     "docs/explanation/algorithms.md": (
         Weaker(starts=("[algorithm]",), check=settings, why="lines of a plan, with no data"),
     ),

@@ -118,6 +118,7 @@ def assert_it_recommends(start, folder, summary, tmp_path):
     assert len({item["item_id"] for item in found["items"]} - seen) == 5
 
 
+@pytest.mark.long
 def test_a_killed_client_is_told_with_its_signal_log_and_folder(start, tmp_path):
     running = demo(start, tmp_path, "--rounds", "500", "--no-compare")
     children = poll(lambda: all_there(running), "children")

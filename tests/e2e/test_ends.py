@@ -256,7 +256,8 @@ def parties(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stops", [1, pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("stops", [1, 10])
 def test_stops_in_the_middle_of_rounds_and_while_clients_wait(parties, stops):
     for n in range(stops):
         parties.until_rounds(2)

@@ -248,7 +248,8 @@ def stop_in_a_round(link, name, client):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protection", params("bfv", long=["masks"]))
+@pytest.mark.long
+@pytest.mark.parametrize("protection", ["bfv", "masks"])
 def test_a_guest_stops_and_a_core_member_stops(tmp_path, protection):
     """The deadline, ten minutes, is never waited for, nor what a step under masks may take."""
     slow = {"deadline_seconds": 600.0, "protection": protection}

@@ -139,6 +139,14 @@ def test_a_cohort_of_one(found, algorithm):
     check_against_one_process(federation)
 
 
+@pytest.mark.parametrize("algorithm", params("plgc-perfedrec", long=["plgc-gpfedrec"]))
+def test_plgc_around_it_in_a_cohort_of_several(found, algorithm):
+    federation = found(apart_plan(algorithm, 4), 4, bench=Alone)
+    for number in range(4):
+        federation.client(number)
+    assert check_against_one_process(federation) == [ALL] * 5
+
+
 def test_files_are_deleted_and_the_audit_knows_what_travelled(found, tmp_path):
     """A round has one file a parameter and client. While it is published there are two."""
     most, state, recording = [0], [], tmp_path / "recording"

@@ -30,7 +30,7 @@ from fedrec.plan.exposure import check_users
 from fedrec.plan.layout import vector_spec
 from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import Plan
-from fedrec.plan.travelling_rows import Cells, cells_in_use, held_in_cells
+from fedrec.plan.travelling_rows import cells_in_use, held_in_cells
 from fedrec.protection import PROTECTIONS, Protection, VectorSpec
 from fedrec.protection.rehearsal import check_summands, rehearse
 from fedrec.recommender.recommender import check_information
@@ -43,6 +43,7 @@ from fedrec.wire.messages import RoundKind
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.checkpoint import Checkpoint, CheckpointFolder, simulation_identity
 from fedrec_lab.simulation.parties import (
+    Arrangement,
     Party,
     counted_holders,
     join_private,
@@ -165,20 +166,18 @@ class SimulatedFederation:
         settings: Settings,
         catalogue: Catalogue,
         users: UserSplit,
+        arrangement: Arrangement,
         *,
-        n_clients: int,
-        protect: bool,
         clock: Clock,
-        cells: Cells = (),
         also: Sequence[Protocol] = (),
         scratch: Path | None = None,
     ) -> None:
-        plan = settings.plan
+        plan, n_clients, protect = settings.plan, arrangement.n_clients, arrangement.protect
         holders = counted_holders(settings, len(catalogue), users, n_clients)
         check_start(plan, users, len(catalogue), also, holders=holders)
-        if protect and plan.update.indices == "clear":
+        if protect:
             check_users(plan, -(-len(users) // n_clients))
-        self._cells = cells_in_use(plan, cells, n_clients)
+        self._cells = cells_in_use(plan, arrangement.cells, n_clients)
         self._settings = settings
         self._plan = plan
         self._catalogue = catalogue

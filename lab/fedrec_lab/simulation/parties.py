@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import TableRoom
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.exposure import check_own_floor
-from fedrec.plan.travelling_rows import OwnRows, own_rows_of
+from fedrec.plan.travelling_rows import Cells, OwnRows, own_rows_of
 from fedrec.random_streams import Purpose, stream_key, uniform, user_stream
 from fedrec.settings.schema import Settings
 from fedrec.training.evaluator import Evaluator
@@ -141,6 +141,21 @@ class Party:
             abstains=not self.alone,
             own_rows=self._own_rows,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrangement:
+    """The parties that a simulation plays.
+
+    Attributes:
+        n_clients: the number of parties among which users are divided.
+        cells: the partition of the parties into cells. Empty for the plan's own.
+        protect: protect, add and open every round's updates, which takes time and changes no bit.
+    """
+
+    n_clients: int = 1
+    cells: Cells = ()
+    protect: bool = False
 
 
 def make_parties(

@@ -24,6 +24,7 @@ from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_loggers import RunLoggers, loggers_of
 from fedrec_lab.simulation.checkpoint import CheckpointFolder
 from fedrec_lab.simulation.federation import SimulatedFederation
+from fedrec_lab.simulation.parties import Arrangement
 from fedrec_lab.simulation.result import SimulationResult
 
 _SECONDS_BETWEEN_CHECKPOINTS = 30.0
@@ -139,9 +140,7 @@ def simulate(
                     settings,
                     catalogue,
                     users,
-                    n_clients=n_clients,
-                    cells=cells,
-                    protect=protect,
+                    Arrangement(n_clients=n_clients, cells=cells, protect=protect),
                     clock=timer,
                     also=also,
                     scratch=folder,

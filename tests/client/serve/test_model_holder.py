@@ -269,6 +269,7 @@ def test_answers_are_the_recommenders(name, tmp_path):
     assert (folded.status == 200) is (name not in {"fedncf", "fedrecgel", "fedrap", "gpfedrec"})
 
 
+@pytest.mark.slow
 def test_a_model_that_is_noise_alone_is_neither_served_nor_exported(tmp_path):
     silo = Silo(tmp_path, "ease")
     untouched = {

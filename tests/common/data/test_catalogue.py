@@ -82,6 +82,7 @@ def test_ml_100k_has_the_same_rows_from_its_titles_and_from_its_interactions(
     assert counted.fingerprint() == ml_100k.catalogue.fingerprint()
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(items=st.lists(TEXT.filter(bool), unique=True, max_size=8), data=st.data())
 def test_the_file_gives_back_any_catalogue(tmp_path_factory, items, data):

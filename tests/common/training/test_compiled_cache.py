@@ -25,7 +25,7 @@ COMPILED = [
     if not case.endswith(f"-{DIMS[0]}") and accelerator_of(plan_of_case(case)) is not None
 ]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def digests(cache: Path) -> Mapping[str, str]:
@@ -71,7 +71,7 @@ def test_from_the_cache(cold):
     "chosen",
     [
         # The function that calls the others takes longest to compile again.
-        pytest.param(lambda paths: paths[-1], marks=pytest.mark.long),
+        lambda paths: paths[-1],
         lambda paths: paths[0],
         lambda paths: paths[len(paths) // 2],
     ],

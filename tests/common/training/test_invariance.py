@@ -104,7 +104,7 @@ def moved(usual: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     [
         # What is compiled, groups on two threads and each user alone on one; in the long tests
         # every library with everything, groups on one thread too.
-        ("NUMBA_CPU_NAME", "generic", [*ON_TWO, *COMPILED]),
+        pytest.param("NUMBA_CPU_NAME", "generic", [*ON_TWO, *COMPILED], marks=pytest.mark.long),
         pytest.param("ATEN_CPU_CAPABILITY", "default", LARGE, marks=pytest.mark.long),
         pytest.param("NUMBA_CPU_NAME", "generic", LARGE, marks=pytest.mark.long),
         pytest.param("MKL_CBWR", "COMPATIBLE", LARGE, marks=pytest.mark.long),

@@ -92,6 +92,7 @@ def test_without_optuna_the_smallest_extra_is_told(fedrec, settings_file, monkey
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_stops_processes_and_the_printed_command_goes_on(fedrec, settings_file, tmp_path):
     more = sets("rounds.total=20", "federation.minimum_item_users=1", "client.threads=1")
     asked = ["tune", settings_file, "--try", "algorithm.alpha=5,10", "--seeds", "2", "--jobs", "2"]

@@ -40,11 +40,12 @@ def test_every_method_and_data_set_is_named_once():
             ("large", "one", 3_000_000, 0.3),
         )
     ]
-    svg = quality_against("MB", points, {"small": 0.05, "large": 0.1})
+    lines = {"popularity": {"small": 0.05, "large": 0.1}, "best reference": {"large": 0.4}}
+    svg = quality_against("MB", points, lines)
     assert svg.startswith("<svg")
     assert svg.count(">one<") == svg.count(">two<") == 1
-    assert "small, dashed: popularity" in svg and "large, dashed: popularity" in svg
-    assert svg == quality_against("MB", points, {"small": 0.05, "large": 0.1})
+    assert all(svg.count(f">{name}<") == 1 for name in ("small", "large", *lines))
+    assert svg == quality_against("MB", points, lines)
 
 
 def test_what_was_sent_for_a_version_leaves_its_own_measuring_out(rounds):

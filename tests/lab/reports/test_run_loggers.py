@@ -108,6 +108,7 @@ def test_a_logger_that_fails_is_named_and_ends_nothing(fedrec, settings_file, lo
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_each_seed_has_its_loggers(fedrec, settings_file):
     pytest.importorskip("tensorboardX")
     options = ("--seeds", "2", "--jobs", "1", "--log", "tensorboard")

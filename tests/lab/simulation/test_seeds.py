@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from world.kits import descendants
+from world.plans import params
 
 from fedrec.errors import InternalError, SettingsError, TrainingError
 from fedrec.recommender import ModelFile
@@ -132,7 +133,7 @@ print([result.seed for result in results])
 """
 
 
-@pytest.mark.parametrize("way", ["script", "standard input"])
+@pytest.mark.parametrize("way", params("script", long=["standard input"]))
 def test_seeds_side_by_side_need_no_main_guard(way, tmp_path):
     rows = [f"u{u},i{(7 * u + 3 * n) % 40},{n}" for u in range(30) for n in range(12)]
     (tmp_path / "own.csv").write_text("\n".join(["user,item,timestamp", *rows, ""]))

@@ -15,6 +15,7 @@ from fedrec.training.learner import Learner
 from fedrec_lab.reports.ledger import ledger_of
 from fedrec_lab.simulation import simulate
 from fedrec_lab.simulation.federation import SimulatedFederation
+from fedrec_lab.simulation.parties import Arrangement
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,7 @@ def vectors_of(settings, data, n_clients):
     """Return what the parties' users contribute to the first training round, without noise."""
     users, catalogue = data
     federation = SimulatedFederation(
-        settings, catalogue, users, n_clients=n_clients, protect=False, clock=FakeClock()
+        settings, catalogue, users, Arrangement(n_clients=n_clients), clock=FakeClock()
     )
     federation.advance()
     return federation, [

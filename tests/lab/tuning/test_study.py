@@ -162,6 +162,7 @@ def test_a_validation_set_too_small_to_choose_is_told_with_its_interval():
     assert many.undecided() == ""
 
 
+@pytest.mark.slow
 def test_the_folder_has_trials_figures_and_the_best_settings(task):
     tries = ("algorithm.alpha=1,3,5", "algorithm.regularisation=3,10,20")
     study = run_study(contenders(), replace(task, tries=tries))

@@ -124,6 +124,7 @@ def network_sums(weights, chosen, bound=2.0**40):
     return found.sums[2], found.clipped
 
 
+@pytest.mark.slow
 def test_networks_are_rounded_before_they_are_weighted():
     chosen, weights = list(range(7)), [1, 2, 3, 5, 7, 4096, 13]
     alone = [network_sums([1], [user])[0] for user in chosen]

@@ -17,6 +17,7 @@ import json, sys
 from fedrec.settings.schema import Settings
 from fedrec.data import generate, leave_one_out
 from fedrec_lab.simulation.federation import SimulatedFederation
+from fedrec_lab.simulation.parties import Arrangement
 from fedrec_lab.simulation.runner import simulate
 from fedrec.clock import SystemClock
 
@@ -33,8 +34,7 @@ settings = Settings.model_validate({
 })
 from pathlib import Path
 federation = SimulatedFederation(
-    settings, data.catalogue, users, n_clients=1, protect=False, clock=SystemClock(),
-    scratch=Path(folder),
+    settings, data.catalogue, users, Arrangement(), clock=SystemClock(), scratch=Path(folder)
 )
 federation.advance()
 federation.advance()
