@@ -49,15 +49,16 @@ Values = Mapping[str, object]
 Record = dict[str, Any]
 
 STOP = threading.Event()
-AT, CLIENTS = 10, 3
+AT, CLIENTS, FLOOR = 10, 3, 10
 READING: dict[str, Values] = {"filmtrust": {"minimum_interactions": 5}}
 OWN: dict[str, tuple[Values, ...]] = {
     "fedmf": ({},),
     "fedals": tuple({"algorithm.dim": dim} for dim in (64, 128, 256)),
-    "sketch": tuple({"algorithm.dim": dim} for dim in (64, 256)),
+    "sketch": tuple({"algorithm.dim": dim} for dim in (64, 256, 1024)),
     "ease": tuple({"algorithm.regularisation": weight} for weight in (10, 30, 100, 300, 1000)),
 }
-"""fedrec's own systems, and for each the settings among which validation chooses."""
+"""fedrec's own systems, and for each the settings among which validation chooses. A dimension above
+the number of items with enough holders is left out."""
 PAPERS = (
     "pfedrec", "fedncf", "fedrap", "pfedclr", "plgc", "fedrecgel",
     "gpfedrec", "perfedrec", "cofedrec", "pfedgraph",
@@ -67,8 +68,9 @@ REFERENCES = ("ceiling", "ease", "edlae", "ials")
 
 def settings_of(system: str, data: str, chosen: Values, seed: int) -> Settings:
     """Return the settings of a run."""
-    common = {"federation.minimum_item_users": 10, "federation.maximum_users": 8192}
+    common = {"federation.minimum_item_users": FLOOR, "federation.maximum_users": 8192}
     common |= {"federation.seed": seed, "evaluation.protocol": "full", "client.device": "cpu"}
+    common |= {"client.workers": 1, "client.threads": 1}
     if system in OWN:
         return load_settings(algorithm=system, values={**common, **chosen}, environ={})
     plan = ROWS[row_of(system, data)].plan.model_dump()
@@ -123,10 +125,11 @@ def measured(
     }
 
 
-def runs_of(folder: Path, system: str, seeds: int) -> Iterator[tuple[int, int]]:
+def runs_of(folder: Path, system: str, seeds: int, active: int) -> Iterator[tuple[int, int]]:
     """Yield candidate and seed of each run: all candidates with one seed, then the best one."""
-    candidates = range(len(OWN.get(system, ({},))))
-    yield from ((number, 1) for number in candidates)
+    for number, chosen in enumerate(OWN.get(system, ({},))):
+        if int(str(chosen.get("algorithm.dim", 0))) <= active:
+            yield number, 1
     best = chosen_in(folder)
     yield from ((best, seed) for seed in range(2, seeds + 1))
 
@@ -159,12 +162,13 @@ def describe(record: Record) -> str:
 def measure(folder: Path, data: str, source: str, systems: list[str], seeds: int) -> None:
     """Train what FOLDER lacks on one data set."""
     users, catalogue = load_data(source, **READING.get(data, {}))
+    active = int((np.bincount(users.train_items) >= FLOOR).sum())
     for system in systems:
         if system not in OWN and not row_of(system, data):
             continue
         home = folder / data / system
         home.mkdir(parents=True, exist_ok=True)
-        for number, seed in runs_of(home, system, seeds):
+        for number, seed in runs_of(home, system, seeds, active):
             path = home / f"{number}-{seed}.json"
             if path.exists():
                 continue

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from fedrec.algorithms import ALGORITHMS
+from fedrec.algorithms import ALGORITHMS, Wrapper
 from fedrec.evaluation.metrics import PROTOCOLS
 from fedrec.plan.combinations import COMBINATIONS, Combination
 from fedrec.plan.schema import NAMED, Plan
@@ -91,6 +91,13 @@ def _refusals(row: Combination) -> Iterator[str]:
     ]
     if refused:
         yield _refusal(row, ", ".join(f"`{name}`" for name in refused), row.reason)
+    if issubclass(ALGORITHMS[row.algorithm], Wrapper):
+        for base, kind in ALGORITHMS.items():
+            if kind.about.protections and getattr(kind, "mixes_with", ""):
+                others = [f"`{one}`" for one in PROTECTIONS if one not in kind.about.protections]
+                yield _refusal(
+                    row, f"{', '.join(others)} around `{base}`", kind.about.combination_reason
+                )
     for name in row.updates:
         needs = _needs(row, name)
         if needs:

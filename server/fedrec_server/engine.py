@@ -185,7 +185,7 @@ class Engine:
             tick = Tick(now=presence.now(), live=live, gone=presence.gone())
             return bool(await run.apply(tick))
         try:
-            total, metrics, rows = await run.work.in_thread(self._sum.make, round_)
+            total, metrics, rows = await self._sum.make(round_)
         except FedrecError as error:
             if isinstance(error, StorageError) and not isinstance(error, DamagedFile):
                 raise

@@ -21,13 +21,19 @@ from world.children import (
 )
 from world.clock import DEADLINE_SECONDS
 from world.links import Passing
-from world.parties import Client, check_against_one_process, published_rounds
+from world.parties import (
+    Client,
+    check_against_one_process,
+    operators_link,
+    published_rounds,
+)
 from world.plans import params
 
 from fedrec.errors import DamagedFile, ProtocolError, RefusedError, RoundError, WrongIdentity
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.plan.price import price
+from fedrec.training.personalising import personalise
 from fedrec.wire.v1.coordinator_pb2 import FetchOwnModelRequest
 from fedrec_client.connecting import open_link
 from fedrec_lab.audit.wire import audit_wire
@@ -136,6 +142,35 @@ def test_a_model_waits_for_a_client_that_others_go_on_without(found):
 def test_a_cohort_of_one(found, algorithm):
     federation = found(apart_plan(algorithm, 1), 1, bench=Alone)
     federation.client(0)
+    check_against_one_process(federation)
+
+
+@pytest.mark.parametrize("algorithm", params("plgc-perfedrec", long=["plgc-gpfedrec"]))
+def test_plgc_around_it_in_a_cohort_of_several(found, algorithm):
+    federation = found(apart_plan(algorithm, 4), 4, bench=Alone)
+    for number in range(4):
+        federation.client(number)
+    assert check_against_one_process(federation) == [ALL] * 5
+
+
+def test_a_status_is_answered_while_models_are_made(found, monkeypatch):
+    making, answered = threading.Event(), threading.Event()
+
+    def waiting(*args):
+        making.set()
+        assert answered.wait(DEADLINE_SECONDS)
+        return personalise(*args)
+
+    monkeypatch.setattr("fedrec_server.uploads.own_models.personalise", waiting)
+    federation = found(apart_plan("gpfedrec", 1, total=1), 1, bench=Alone)
+    federation.client(0)
+    assert making.wait(DEADLINE_SECONDS)
+    operator = operators_link(federation.bench, federation.address)
+    try:
+        assert operator.status().current.phase == "summing"
+    finally:
+        answered.set()
+        operator.close()
     check_against_one_process(federation)
 
 

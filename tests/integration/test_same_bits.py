@@ -7,8 +7,6 @@ from world.links import InTurn
 from world.parties import check_against_one_process
 from world.plans import params
 
-from fedrec.algorithms import ALGORITHMS
-from fedrec.algorithms.algorithm import Algorithm
 from fedrec.data import leave_one_out
 from fedrec.ids import RoundId
 from fedrec.plan.combinations import COMBINATIONS
@@ -55,8 +53,8 @@ ALWAYS = [
 OTHERS = [
     pytest.param(protection, 3, row.algorithm, marks=pytest.mark.long)
     for row in COMBINATIONS
-    # Servers that make a model for each user run in one process alone, and clients refuse them.
-    if ALGORITHMS[row.algorithm].personalise is Algorithm.personalise
+    # Where a server makes a model for each user, a client is one user: see test_own_models.py.
+    if row.protections != ("none",)
     for protection in row.protections
     if protection not in {always[0] for always in ALWAYS if always[2] == row.algorithm}
 ]

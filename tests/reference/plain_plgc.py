@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from reference.plain_fedmf import batches_of, samples_of
 from reference.plain_fedncf import logits_of
+from reference.plain_perfedrec import loss_of
 from torch.nn.functional import batch_norm, linear, normalize
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
@@ -178,3 +179,63 @@ def added_visit(values, epochs_of_batches, *, rate, item_rate, decay, factor, ap
     after = {name: leaf.detach() for name, leaf in leaves.items()}
     rows = share * after["own_embedding"] + (1 - share) * after["item_embedding"]
     return after, rows @ after["user_embedding"] + after["user_bias"]
+
+
+def pulled_visit(own, g, epochs_of_batches, *, rates, pull, rule):
+    """GPFedRec's visit with Q in place of its table, and the distance of C to the received one.
+
+    Args:
+        own: `C`, `user_embedding`, the base's network, and that of the regulariser, float64.
+        g: the table that the user received.
+
+    Returns:
+        The values after it, and the scores of all items.
+    """
+    v, n_steps = dict(own), 0
+    for batches in epochs_of_batches:
+        share = shares(rule, v["C"], g)
+        for batch in batches:
+            v = {name: value.detach().requires_grad_() for name, value in v.items()}
+            items = torch.tensor([item for item, _ in batch])
+            labels = torch.tensor([label for _, label in batch], dtype=torch.float64)
+            q = share * v["C"][items] + (1 - share) * g[items]
+            loss = cross_entropy(logits_of(v["user_embedding"], q, v), labels)
+            loss = loss + pull * ((v["C"] - g) ** 2).mean() + regularised(rule, v, items, g)
+            loss.backward()
+            pace = rule.factor**n_steps
+            with torch.no_grad():
+                for name in [name for name, value in v.items() if value.grad is not None]:
+                    v[name] = v[name] - rates[name] * pace * v[name].grad
+            n_steps += 1
+    v = {name: value.detach() for name, value in v.items()}
+    share = shares(rule, v["C"], g)
+    return v, logits_of(v["user_embedding"], share * v["C"] + (1 - share) * g, v)
+
+
+def clustered_visit(own, g, cluster, epochs_of_batches, *, rates, released, rule):
+    """PerFedRec's visit with Q in place of the user's own table.
+
+    Args:
+        own: `C`, `user_embedding` and the network of the regulariser, float64.
+        g: the mean of all users' tables.
+        cluster: the mean table of the user's cluster.
+    """
+    v = {name: value.clone().requires_grad_() for name, value in own.items()}
+    moving = torch.optim.Adam([{"params": [v[name]], "lr": rates[name]} for name in v])
+    for batches in epochs_of_batches:
+        share = shares(rule, v["C"].detach(), g)
+        for batch in batches:
+            items = torch.tensor([item for item, _ in batch])
+            loss = loss_of(v["user_embedding"], share * v["C"] + (1 - share) * g, batch, released)
+            moving.zero_grad()
+            (loss + regularised(rule, v, items, g)).backward()
+            moving.step()
+    v = {name: value.detach() for name, value in v.items()}
+    share = shares(rule, v["C"], g)
+    three = share * v["C"] + (1 - share) * g + cluster + g
+    return v, three @ v["user_embedding"] / 3
+
+
+def regularised(rule, v, items, g):
+    distinct = torch.unique(items)
+    return rule.weight * regulariser(rule, v, v["C"][distinct], g[distinct]) if rule.weight else 0.0

@@ -361,15 +361,68 @@ def gpfedrec(learner, users, shared, private, round_id, number, near):
             after[name][index] = value.numpy()
         tables.append(mine.numpy())
         losses.append(loss)
+    loss = np.array(losses) if own.local_epochs == 1 else None
+    return smoothed_round(own, table.numpy(), tables, after, loss)
+
+
+def smoothed_round(own, table, tables, after, loss=None):
     near_ones, everybody = plain_gpfedrec.smoothed(
         tables, threshold=own.threshold, neighbours=own.neighbours, layers=own.layers,
         distance=own.similarity == "distance",
     )  # fmt: skip
     return Round(
-        change={"item_embedding": sum(tables) - len(users) * table.numpy(), "users": [len(users)]},
-        shared={"item_embedding": everybody}, private=after | {received: np.stack(near_ones)},
-        loss=np.array(losses) if own.local_epochs == 1 else None,
+        change={"item_embedding": sum(tables) - len(tables) * table, "users": [len(tables)]},
+        shared={"item_embedding": everybody}, loss=loss,
+        private=after | {"smoothed_item_embedding": np.stack(near_ones)},
     )  # fmt: skip
+
+
+def plgc_apart(learner, users, shared, private, round_id, number, near):
+    """PLGC around a base whose server makes a model for each user, and C stays the user's."""
+    own, inner = learner.server.plan.algorithm, learner.server.plan.algorithm.base
+    table, after = torch.tensor(shared["item_embedding"]), {k: v.copy() for k, v in private.items()}
+    rule = plain_plgc.Rule(
+        base="", steps=(), rates={}, epochs=inner.local_epochs, batch_size=inner.batch_size,
+        mixing=own.mixing, weight=own.weight, off=own.off_weight,
+    )  # fmt: skip
+    smooths = inner.name == "gpfedrec"
+    received = "smoothed_item_embedding" if smooths else "cluster_item_embedding"
+    kept = {
+        name: name.removeprefix(f"{OWN}_")
+        for name in private
+        if name not in (OWN, received, "begun", "personal_scores")
+    }
+    rates = dict.fromkeys((*kept.values(), "C"), inner.learning_rate)
+    rates |= {name: own.projector_rate for name in plain_plgc.NETWORK if name in rates}
+    if smooths:
+        rates["user_embedding"] *= inner.user_rate_scale
+        rates["C"] *= len(table) * inner.item_rate_scale
+    for index, (key, positives) in enumerate(zip(*histories_of(users), strict=True)):
+        samples = samples_of(SEED, round_id, key, positives, positives, len(table), 4)
+        epochs = [batches_of(SEED, round_id, epoch, key, samples, inner.batch_size)
+                  for epoch in range(inner.local_epochs)]  # fmt: skip
+        v = {short: torch.tensor(private[name][index]) for name, short in kept.items()}
+        begins = smooths if not own.mixing else not private["begun"][index]
+        v["C"] = table if begins else torch.tensor(private[OWN][index])
+        got = torch.tensor(private[received][index])
+        if smooths:
+            v, scores = plain_plgc.pulled_visit(
+                v, got, epochs, rates=rates, pull=inner.pull, rule=rule
+            )
+        else:
+            v, scores = plain_plgc.clustered_visit(
+                v, table, got, epochs, rates=rates, rule=rule,
+                released=inner.convolution == "released",
+            )  # fmt: skip
+        found = {name: v[short] for name, short in kept.items()} | {OWN: v["C"]}
+        found |= {"personal_scores": scores, "begun": torch.tensor(1.0)}
+        for name, value in found.items():
+            if name in after:
+                after[name][index] = value.numpy()
+    if smooths:
+        return smoothed_round(inner, table.numpy(), list(after[OWN]), after)
+    given = (received,) if own.mixing else (OWN, received)
+    return clustered_round(inner, users, table.numpy(), after, round_id, received=given)
 
 
 def visits(learner, users, private, round_id, visit):
@@ -431,11 +484,16 @@ def perfedrec(learner, users, shared, private, round_id, number, near):
         after["user_embedding"][index], after[OWN][index] = p.numpy(), mine.numpy()
         three = mine.numpy() + private[cluster][index] + table
         after["personal_scores"][index] = three @ p.numpy() / 3
+    return clustered_round(own, users, table, after, round_id, received=(OWN, cluster))
+
+
+def clustered_round(own, users, table, after, round_id, *, received):
     tables, order = after[OWN].copy(), np.argsort(users.user_keys())
     labels = clusters_of(after["user_embedding"][order], own.clusters, seed=SEED + round_id)
     for name in sorted(set(labels.tolist())):
         members = order[labels == name]
-        after[OWN][members] = after[cluster][members] = tables[members].mean(0)
+        for each in received:
+            after[each][members] = tables[members].mean(0)
     return Round(
         change={"item_embedding": tables.sum(0) - len(users) * table, "users": [len(users)]},
         shared={"item_embedding": tables.mean(0)}, private=after,
@@ -529,5 +587,6 @@ TWINS: dict[str, Callable[..., Round]] = {
     "fedmf": fedmf, "fedncf": fedncf, "pfedrec": pfedrec, "fedrap": fedrap, "pfedclr": pfedclr,
     "fedrecgel": fedrecgel, "gpfedrec": gpfedrec, "cofedrec": cofedrec,
     "perfedrec": perfedrec, "pfedgraph": pfedgraph, "plgc": plgc, "plgc-fedrap": plgc_fedrap,
+    "plgc-apart": plgc_apart,
     **dict.fromkeys((kind.name for kind in TOYS), toy),
 }  # fmt: skip

@@ -377,7 +377,14 @@ def clear_plan(
 
 
 def apart_plan(algorithm: str, n_clients: int = N_ALONE, **rounds: float) -> Plan:
-    """Return the plan of a server that makes a model for each of some clients of one user each."""
-    plan = plan_of("none", n_clients, algorithm, **rounds).model_dump()
+    """Return the plan of a server that makes a model for each of some clients of one user each.
+
+    Args:
+        algorithm: its name, after `plgc-` if PLGC is around it.
+    """
+    name = algorithm.removeprefix("plgc-")
+    plan = plan_of("none", n_clients, name, **rounds).model_dump()
+    if name != algorithm:
+        plan["algorithm"] = {"name": "plgc", "base": plan["algorithm"]}
     plan["federation"]["minimum_item_users"] = 1 + (n_clients == N_ALONE)
     return Plan.model_validate(plan)

@@ -134,6 +134,7 @@ class GPFedRec(TrainedAlgorithm):
     name: ClassVar[str] = "gpfedrec"
     settings_type: ClassVar[type[AlgorithmSettings]] = GPFedRecSettings
     about: ClassVar[About] = ABOUT["gpfedrec"]
+    mixes_with: ClassVar[str] = _RECEIVED
 
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         super().__init__(settings, shapes)

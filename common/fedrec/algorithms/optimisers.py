@@ -36,7 +36,8 @@ class Sgd:
         rates: step sizes by parameter.
         decay: L2 coefficient.
         toward: own rows, such as received ones, by own rows that decay to them and not to 0. For
-            these, `decay value` above is `decay (value - toward)`.
+            these, `decay value` above is `decay (value - toward)`, and nothing else of `rates`
+            decays.
         whole: whether decay also moves rows that a user does not touch in the round. Those take no
             single steps. See `fedrec.algorithms.whole_decay`.
         factor: the factor of the rates after every minibatch.

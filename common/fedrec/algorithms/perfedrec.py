@@ -96,6 +96,7 @@ class PerFedRec(TrainedAlgorithm):
     settings_type: ClassVar[type[AlgorithmSettings]] = PerFedRecSettings
     about: ClassVar[About] = ABOUT["perfedrec"]
     inner_product: ClassVar[bool] = True
+    mixes_with: ClassVar[str] = "item_embedding"
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -44,6 +44,12 @@ private rows to them (`added_to`: FedRAP's D), those are C and begin as G. Q the
 The base's other terms apply to C and G themselves, and it trains and sends G as before, by its own
 mean.
 
+A base whose server makes a model for each user has its C, too: the table that users train and send.
+G is `mixes_with`: with GPFedRec the table r that a user receives, to which C is still pulled, and
+with PerFedRec the mean of all tables. C stays the user's, so PerFedRec's users don't receive it as
+their cluster's table. In all else the base's server does to C what it does without PLGC: all means
+are its own, `upload` has no effect, and C begins as the table that the base's users begin with.
+
 Evaluation and recommendations use the scores of Q, with lambda_c from the final C and the G from
 which the round started, which the user last held. They are kept as a private tensor, as in PFedRec.
 A user that never participated has the scores of the first version with its initial parameters.
@@ -155,6 +161,11 @@ class PLGCSettings(WrapperSettings):
             "users of {s.base.name} train and send the shared table itself, not their own",
         ),
         only_if(
+            lambda section: not section.made.personalises,
+            ("upload", "base.name"),
+            "the server of {s.base.name} always reads users' whole tables",
+        ),
+        only_if(
             lambda section: any(getattr(one, "factor", 0) == 1 for one in section.made.optimisers),
             ("rate_factor", "base.name"),
             "steps of {s.base.name} use Adam or have their own factor",
@@ -222,14 +233,16 @@ class PLGCSettings(WrapperSettings):
     @property
     def sums_changes(self) -> bool:
         """Whether sums are over changes of users' own tables, not over differences from G."""
-        return self.upload == "change" and not any(entry.added_to for entry in self.made.parameters)
+        base = self.made
+        own = any(entry.added_to for entry in base.parameters) or base.personalises
+        return self.upload == "change" and not own
 
 
 class PLGC(Wrapper):
     """Own tables around any base with item rows. See the module's docstring.
 
     Attributes:
-        own_tables: the user's own table for each shared table that is mixed.
+        own_tables: the user's own table for each shared or received table that is mixed with it.
     """
 
     name: ClassVar[str] = "plgc"
@@ -238,6 +251,11 @@ class PLGC(Wrapper):
 
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         super().__init__(settings, shapes)
+        self._theirs: set[str] = set()
+        if self.base.personalises:
+            (own,) = self.base.sent_from.values()
+            self.own_tables = {self.base.mixes_with: own}
+            return
         moved = [each for each in self.base.parameters if each.name in self.base.moved]
         tables = [each.name for each in moved if each.scope == "rows" and len(each.shape) == 1]
         if not tables:
@@ -256,7 +274,14 @@ class PLGC(Wrapper):
         flag = _COPIED if settings.mixing else ""
         found, added = [], []
         for entry in (each for each in self.base.parameters if each.name != self.base.kept_scores):
-            if entry.name in mixed:
+            if self.base.personalises:
+                if entry.name in mixed:
+                    added += self._network(entry.name, entry.shape[0])
+                    if flag:
+                        begun = entry.copies or entry.begins_as
+                        entry = replace(entry, copies=begun, copy_flag=flag, begins_as="")
+                        entry = replace(entry, received=False)
+            elif entry.name in mixed:
                 # A base's own private rows: C begins as the version, whatever their own first
                 # values are.
                 entry = replace(entry, initial=Constant(), same_for_all_users=False)
@@ -334,7 +359,8 @@ class PLGC(Wrapper):
         for name, own in self.own_tables.items():
             c, g = v[own], v[name]
             q = mixture(c, g, v[f"share_of_{own}"]) if self.settings.mixing else c
-            tables |= {"rows" if own in self._theirs else name: q, f"version_of_{own}": g}
+            seen = own if self.base.personalises else "rows" if own in self._theirs else name
+            tables |= {seen: q, f"kept_{own}": c, f"version_of_{own}": g}
         mixed = v.having(tables)
         return mixed if self._theirs else self.base.seen(mixed)
 
@@ -345,7 +371,7 @@ class PLGC(Wrapper):
         there = (batch.weight > 0).to(batch.weight.dtype)
         terms: list[torch.Tensor] = []
         for own in self.own_tables.values():
-            rows, version = v[own], v[f"version_of_{own}"].detach()
+            rows, version = v[f"kept_{own}"], v[f"version_of_{own}"].detach()
             network = [v[entry.name] for entry in self._network(own, 1)]
             if any(values.requires_grad for values in (rows, *network)):
                 terms.append(self._regulariser(rows, version, there, network))

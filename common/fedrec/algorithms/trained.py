@@ -92,12 +92,15 @@ class TrainedAlgorithm(Algorithm):
         inner_product: whether scores of a user with nothing but its vector are <vector, row>. Then
             `preferences` computes them without torch.
         reads_samples: whether `personalise` reads the users' numbers of training items.
+        mixes_with: for an algorithm with `personalise`: the table that PLGC mixes with users' own
+            ones. Empty if PLGC has no meaning around it.
     """
 
     sums_minibatches: ClassVar[bool] = False
     steps_every_row: ClassVar[bool] = False
     inner_product: ClassVar[bool] = False
     reads_samples: ClassVar[bool] = False
+    mixes_with: ClassVar[str] = ""
 
     settings: TrainedSettings
 

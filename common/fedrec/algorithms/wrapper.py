@@ -18,6 +18,7 @@ from pydantic import Field, SerializeAsAny, ValidationError, field_validator
 
 from fedrec.algorithms.batch import Batch, Values
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UploadNoise
+from fedrec.algorithms.individual import Personal, UserUpdates
 from fedrec.algorithms.optimisers import Optimiser, Phase
 from fedrec.algorithms.registry import ALGORITHMS
 from fedrec.algorithms.trained import TrainedAlgorithm
@@ -63,8 +64,10 @@ class WrapperSettings(AlgorithmSettings):
         kind = ALGORITHMS[name]
         if not issubclass(kind, TrainedAlgorithm) or issubclass(kind, Wrapper):
             raise ValueError(f"{name} has no loss of its own that could be wrapped.")
-        if kind.personalise is not TrainedAlgorithm.personalise:
-            raise ValueError(f"{name} makes a model for each user, which cannot be wrapped.")
+        if kind.personalise is not TrainedAlgorithm.personalise and not kind.mixes_with:
+            raise ValueError(
+                f"{name} makes a model for each user, and what a wrapper does to it is not defined."
+            )
         usual = {key: own for key, own in cls.base_defaults.items() if _takes(kind, key, own)}
         try:
             return kind.settings_type.model_validate(usual | dict(value))
@@ -137,6 +140,18 @@ class Wrapper(TrainedAlgorithm):
     def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return the base's penalty."""
         return self.base.penalty(v, batch)
+
+    @property
+    def personalises(self) -> bool:
+        """Whether the base makes a model for each user."""
+        return self.base.personalises
+
+    def personalise(self, updates: UserUpdates) -> Personal:
+        """Return the base's models. Users receive no table that the wrapper lets them keep."""
+        found = self.base.personalise(updates)
+        received = {entry.name for entry in self.parameters if entry.received}
+        own = {name: mixture for name, mixture in found.own.items() if name in received}
+        return replace(found, own=own)
 
     @property
     def upload_noise(self) -> UploadNoise | None:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from fedrec.algorithms import ALGORITHMS, About, Algorithm, Circumstances, Shapes
+from dataclasses import replace
+
+from fedrec.algorithms import (
+    ALGORITHMS,
+    About,
+    Algorithm,
+    Circumstances,
+    Shapes,
+    WrapperSettings,
+)
 from fedrec.algorithms.accelerators import Accelerator, accelerator_for
 from fedrec.algorithms.declarations import SumNoise
 from fedrec.algorithms.trained import TRAINER_VERSION
@@ -73,8 +82,28 @@ def training_path(plan: Plan, trainer: int = TRAINER_VERSION) -> str:
 
 
 def about_algorithm(plan: Plan) -> About:
-    """Return the facts about a plan's algorithm and its valid combinations."""
-    return algorithm_type(plan).about
+    """Return the facts about a plan's algorithm and its valid combinations.
+
+    Around a base whose server makes a model for each user, the facts about what the server sees are
+    those of the base.
+    """
+    about, base = algorithm_type(plan).about, base_type(plan)
+    if base is None or base.personalise is Algorithm.personalise:
+        return about
+    return replace(
+        about,
+        protections=base.about.protections,
+        combination_reason=base.about.combination_reason,
+        not_under_noise=base.about.not_under_noise,
+        exposed_in_the_clear=base.about.exposed_in_the_clear,
+        modules=base.about.modules,
+    )
+
+
+def base_type(plan: Plan) -> type[Algorithm] | None:
+    """Return the class of the algorithm inside a wrapper, or None for all others."""
+    settings = plan.algorithm
+    return ALGORITHMS[settings.base.name] if isinstance(settings, WrapperSettings) else None
 
 
 def divides_by_count(plan: Plan) -> bool:

@@ -8,7 +8,7 @@ from itertools import product
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.errors import SettingsError
-from fedrec.plan.algorithm import about_algorithm, algorithm_of
+from fedrec.plan.algorithm import about_algorithm, algorithm_of, base_type
 from fedrec.plan.layout import vector_spec
 from fedrec.plan.privacy import privacy_problems
 from fedrec.plan.protections import about_protection, check_sizes
@@ -136,6 +136,17 @@ def _outside(plan: Plan, combinations: tuple[Combination, ...]) -> Iterator[Conf
         sentence=f"{' + '.join(wanted)} is not a valid combination: {row.reason} The nearest valid "
         f"one has {advice}.",
     )
+
+
+def _base(plan: Plan) -> Iterator[Conflict]:
+    """Refuse a protection that the server of a wrapper's base cannot work under."""
+    about, base, name = about_algorithm(plan), base_type(plan), plan.protection.name
+    if base is not None and about.protections and name not in about.protections:
+        yield Conflict(
+            keys=("protection.name", "algorithm.base.name"),
+            sentence=f'protection.name is "{name}", but algorithm.base.name is "{base.name}": '
+            f'{about.combination_reason} Set protection.name = "{about.protections[0]}".',
+        )
 
 
 def _rank(plan: Plan) -> Iterator[Conflict]:
@@ -335,6 +346,7 @@ def _privacy(plan: Plan) -> Iterator[Conflict]:
 
 
 _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
+    _base,
     _rank,
     _needs,
     _everybody,

@@ -106,7 +106,8 @@ def check_users(plan: Plan, n_users: int) -> None:
         raise RefusedError(
             f"This client has {n_users} users, but with {plan.algorithm.name} a client is one "
             "user: the coordinator makes a model for each client from its update.",
-            remedy="Start a client for each user, or use `fedrec simulate` for all of them.",
+            remedy="Start a client for each user, or use `fedrec simulate` without --protect for "
+            "all of them.",
         )
     if plan.update.indices == "clear" and n_users > 1:
         raise RefusedError(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedrec.algorithms import UpdateTensor
 from fedrec.errors import InternalError, SettingsError
 from fedrec.evaluation.metrics import MAXIMUM_PER_USER, METRIC_NAMES
-from fedrec.plan.algorithm import algorithm_of, algorithm_type
+from fedrec.plan.algorithm import about_algorithm, algorithm_of
 from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.protections import about_protection
 from fedrec.plan.schema import Plan
@@ -346,7 +346,7 @@ def own_model_bytes(plan: Plan, n_rows: int) -> int:
 
 def training_modules(plan: Plan) -> tuple[str, ...]:
     """Return the optional packages that training with a plan imports, clients and server in one."""
-    return ("torch", *algorithm_type(plan).about.modules)
+    return ("torch", *about_algorithm(plan).modules)
 
 
 def protection_modules(plan: Plan) -> tuple[str, ...]:

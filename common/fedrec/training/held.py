@@ -199,17 +199,23 @@ class Rows(Held):
         Args:
             left: the factor that remains of untouched rows of a table that decays as a whole, (B,).
         """
+        untouched = self._untouched if left is None else self._untouched * left.square()
+        return untouched + self._touched()
+
+    def _touched(self) -> torch.Tensor:
         block = self._at.block
         there = (block.item < len(self._at.start.active)).to(block.label.dtype)
-        touched = (row_squares(self.values) * there).sum(1)
-        untouched = self._untouched if left is None else self._untouched * left.square()
-        return untouched + touched
+        return (row_squares(self.values) * there).sum(1)
 
     @cached_property
     def _untouched(self) -> torch.Tensor:
         """The squared norm of the rows that a user doesn't touch, at the start of the block."""
+        return self._rest(self.row_squares())
+
+    def _rest(self, squares: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the rows that a user doesn't touch, (B,)."""
         # The last column takes the positions without an item.
-        wider = torch.nn.functional.pad(self.row_squares(), (0, 1))
+        wider = torch.nn.functional.pad(squares, (0, 1))
         return wider.scatter(1, self._at.block.item, 0.0).sum(1)
 
     def row_squares(self) -> torch.Tensor:
@@ -289,6 +295,20 @@ class OwnRows(Rows):
         if not self.entry.copies:
             return rows
         return torch.where(at.fresh[:, None], at.of.own.squares(self.entry.copies), rows)
+
+    def square(self, left: torch.Tensor | None) -> torch.Tensor:
+        """Return the squared norm of each user's whole table. Untouched rows may have a goal."""
+        goal = self._at.of.toward.get(self.name)
+        if left is None or not goal:
+            return super().square(left)
+        # |g + l (c - g)|^2 = (1 - l) |g|^2 + l |c|^2 - l (1 - l) |c - g|^2
+        at, users = self._at, self._at.block.users
+        own, active = at.of.own, at.start.active
+        end = own.whole(at.private, goal, users)
+        apart = own.begun(at.private, self.name, users).index_select(1, active) - end
+        ends, gaps = (self._rest(row_squares(rows)) for rows in (end, apart))
+        kept = (1.0 - left) * ends + left * self._untouched - left * (1.0 - left) * gaps
+        return kept + self._touched()
 
     def keep(self, private: Tensors) -> None:
         """Write rows back, and shrink untouched ones."""

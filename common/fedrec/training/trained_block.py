@@ -137,7 +137,8 @@ class TrainedBlock:
             return
         low = isinstance(own, LowRankRows)
         rate = by.rates[own.name] * (self._algorithm.structure.gradient_scale if low else 1.0)
-        if by.decay:
+        toward = by.toward if isinstance(by, Sgd) else {}
+        if by.decay and (not toward or own.name in toward):
             shrinks = wide(by.decay * at.live, own.values)
             gradient = torch.addcmul(gradient, own.decaying(), shrinks)
         if isinstance(by, Adam):

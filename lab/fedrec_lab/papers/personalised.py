@@ -9,6 +9,8 @@ from fedrec.algorithms import (
     FedNCFSettings,
     FedRAPSettings,
     FedRecGELSettings,
+    GPFedRecSettings,
+    PerFedRecSettings,
     PFedCLRSettings,
     PFedRecSettings,
     PLGCSettings,
@@ -244,6 +246,8 @@ _BASES: dict[str, AlgorithmSettings] = {
     "fedncf": FedNCFSettings(**_VISIT),
     "pfedrec": PFedRecSettings(**_VISIT),
     "fedrap": FedRAPSettings(**_VISIT, schedule="fixed"),
+    "gpfedrec": GPFedRecSettings(**_VISIT),
+    "perfedrec": PerFedRecSettings(**_VISIT),
 }
 _UNPRINTED = (
     "The paper tuned step sizes, decay and both weights and prints none of them. Here they are "
@@ -277,8 +281,10 @@ PLGC = (
     _plgc_row("fedncf", 0.8219, 0.5516, 25),
     _plgc_row("pfedrec", 0.8744, 0.5681, 20),
     _plgc_row("fedrap", 0.9981, 0.9317, 20, weight=0.1),
+    _plgc_row("gpfedrec", 0.8019, 0.5519, 40),
+    _plgc_row("perfedrec", 0.7034, 0.5031, 40),
 )
-"""PLGC around FedMF, FedNCF, PFedRec and FedRAP.
+"""PLGC around each of the paper's bases.
 
 "A Model-agnostic Strategy to Mitigate Embedding Degradation in Personalized Federated
 Recommendation" (Shen et al.).

@@ -175,7 +175,7 @@ class SimulatedFederation:
         plan, n_clients, protect = settings.plan, arrangement.n_clients, arrangement.protect
         holders = counted_holders(settings, len(catalogue), users, n_clients)
         check_start(plan, users, len(catalogue), also, holders=holders)
-        if protect and plan.update.indices == "clear":
+        if protect:
             check_users(plan, -(-len(users) // n_clients))
         self._cells = cells_in_use(plan, arrangement.cells, n_clients)
         self._settings = settings

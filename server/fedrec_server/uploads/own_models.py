@@ -43,7 +43,7 @@ _AT_ONCE = 16
 
 
 class OwnModels:
-    """The models of a run's clients. Only the store's thread makes them."""
+    """The models of a run's clients."""
 
     def __init__(self, run: LiveRun) -> None:
         self._run = run
@@ -61,15 +61,13 @@ class OwnModels:
         federation = self._run.federation
         return ServerHalf(federation.plan, federation.catalogue.n_items)
 
-    def publication(self, round_: Round, total: bytes) -> bytes:
+    def publication(self, round_: Round, total: bytes, before: SharedState) -> bytes:
         """Write the counted clients' files. Return what is published of a round.
 
         Args:
             total: the round's sum.
+            before: the version that the round's clients trained from.
         """
-        if round_.kind != "train" or not self.received:
-            return total
-        before = self._version()
         clients = _Clients(self._run, round_, self._half, before)
         shared = personalise(self._half, before.number, before, clients)
         clients.keep(
@@ -102,9 +100,18 @@ class OwnModels:
             )
         return run.store.spool.open_described(name)
 
-    def _version(self) -> SharedState:
-        """Return the version after the last published round, computed from the published sums."""
-        run, half = self._run, self._half
+    def version_before(self, round_: Round) -> SharedState | None:
+        """Return the version after the last published round, computed from the published sums.
+
+        Only the store's thread calls it.
+
+        Returns:
+            None if clients receive no models from this round.
+        """
+        run = self._run
+        if round_.kind != "train" or not self.received:
+            return None
+        half = self._half
         shared = self._shared or half.initial_shared()
         while (record := run.store.next_published(self._seen)) is not None:
             published = run.store.spool.read(record.name, record.blob)

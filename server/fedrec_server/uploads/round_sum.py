@@ -191,7 +191,7 @@ def accumulator_of(run: LiveRun) -> Accumulator:
 
 
 class RoundSum:
-    """Computes and reads sums. All methods run in the store's thread.
+    """Computes and reads sums, in the store's thread.
 
     Args:
         collection: the counted updates of the round in progress.
@@ -206,8 +206,8 @@ class RoundSum:
         self._holders = ItemHolders(run)
         self.own_models = OwnModels(run)
 
-    def make(self, round_: Round) -> tuple[Blob, bytes, StatedRows | None]:
-        """Write the sum of a round's counted updates.
+    async def make(self, round_: Round) -> tuple[Blob, bytes, StatedRows | None]:
+        """Write the sum of a round's counted updates, and models of single clients.
 
         Returns:
             Its file and, if the coordinator can read it, its metrics and after a count the
@@ -217,6 +217,16 @@ class RoundSum:
             SumOutOfBounds: no honest updates add up to it.
             FedrecError: the sum cannot be computed.
         """
+        work, spool = self._run.work, self._run.store.spool
+        total, metrics, rows = await work.in_thread(self._add_up, round_)
+        before = await work.in_thread(self.own_models.version_before, round_)
+        if before is not None:
+            # The rule takes minutes with thousands of users, in which the store must answer.
+            total = await work.beside(self.own_models.publication, round_, total, before)
+        blob = await work.in_thread(spool.write, sum_name(round_.number), total)
+        return blob, metrics, rows
+
+    def _add_up(self, round_: Round) -> tuple[bytes, bytes, StatedRows | None]:
         run = self._run
         total = self._collection.finish(round_.accepted)
         metrics, rows = b"", None
@@ -225,8 +235,7 @@ class RoundSum:
         if run.state.rules.shares_key:
             # A party that did not add the updates up cannot test which ones are in the sum.
             total = accumulator_of(run).refreshed(total)
-        published = self.own_models.publication(round_, total)
-        return run.store.spool.write(sum_name(round_.number), published), metrics, rows
+        return total, metrics, rows
 
     def unfit(self, round_: Round) -> list[tuple[ClientId, FedrecError]]:
         """Return the clients whose updates have values that no honest client sends.

@@ -6,6 +6,7 @@ import torch
 from pydantic import ValidationError
 from world.plans import check_plan
 
+from fedrec.algorithms import ALGORITHMS
 from fedrec.algorithms.batch import (
     Batch,
     Values,
@@ -16,8 +17,10 @@ from fedrec.algorithms.batch import (
 )
 from fedrec.algorithms.plgc import redundancy
 from fedrec.data import generate, leave_one_out
-from fedrec.errors import SettingsError
+from fedrec.errors import RefusedError, SettingsError
 from fedrec.plan.algorithm import algorithm_of, algorithm_warnings
+from fedrec.plan.exposure import check_users, exposure_of
+from fedrec.plan.layout import training_modules
 from fedrec.plan.schema import Plan, PrivacySettings
 from fedrec.training.learner import Learner
 
@@ -26,7 +29,7 @@ G = torch.tensor([[[1.0, 1.0], [0.0, 1.0], [0.0, 0.0]]], dtype=torch.float64)
 THREE = torch.ones((1, 3), dtype=torch.float64)
 
 
-def plan_of(base="fedmf", structure="dense", rounds=None, **algorithm):
+def plan_of(base="fedmf", structure="dense", rounds=None, protection=None, **algorithm):
     inner = {"name": base, "dim": 2} if isinstance(base, str) else base
     return Plan.model_validate(
         {
@@ -34,6 +37,7 @@ def plan_of(base="fedmf", structure="dense", rounds=None, **algorithm):
             "algorithm": {"name": "plgc", "base": inner, **algorithm},
             "update": {"structure": structure},
             "rounds": rounds or {},
+            "protection": protection or {},
         }
     )
 
@@ -248,6 +252,32 @@ def test_what_means_something_is_taken(changes):
 def test_bases_without_a_loss_are_refused(base):
     with pytest.raises(ValidationError, match=f"{base} has no loss of its own"):
         plan_of({"name": base})
+
+
+@pytest.mark.parametrize("base", ["cofedrec", "pfedgraph"])
+def test_a_table_that_is_received_as_the_own_one_is_not_mixed(base):
+    with pytest.raises(ValidationError, match=f"{base} makes a model for each user"):
+        plan_of({"name": base})
+
+
+@pytest.mark.parametrize(
+    ("base", "received"),
+    [("gpfedrec", "smoothed_item_embedding"), ("perfedrec", "cluster_item_embedding")],
+)
+def test_around_a_server_that_makes_models_all_the_server_sees_is_the_bases(base, received):
+    plan = plan_of({"name": base}, protection={"name": "none"})
+    assert check_plan(plan) == []
+    algorithm, about = algorithm_of(plan, 30), ALGORITHMS[base].about
+    assert {entry.name for entry in algorithm.parameters if entry.received} == {received}
+    assert [t.name for t in algorithm.tensors] == [t.name for t in algorithm.base.tensors]
+    assert exposure_of(plan) == about.exposed_in_the_clear
+    assert set(about.modules) <= set(training_modules(plan))
+    (refused,) = check_plan(plan_of({"name": base}, protection={"name": "bfv"}))
+    assert about.combination_reason in refused and 'protection.name = "none"' in refused
+    (unused,) = check_plan(plan_of({"name": base}, protection={"name": "none"}, upload="table"))
+    assert "algorithm.upload is set" in unused
+    with pytest.raises(RefusedError, match="a client is one user"):
+        check_users(plan, 2)
 
 
 def test_noise_is_refused_over_every_base():

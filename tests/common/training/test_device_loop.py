@@ -36,6 +36,7 @@ OWN = {
         {"mixing": False, "regulariser": "duorec"},
         {"regulariser": "au", "base": {"name": "pfedrec", "dim": 5, "batch_size": 16}},
         {"weight": 0.0, "base": {"name": "fedncf", "dim": 5, "batch_size": 16}},
+        {"base": {"name": "gpfedrec", "dim": 5, "batch_size": 16, "item_rate_scale": 1.0}},
     ],
     "fedrap": [{"tables": "private"}, {"schedule": "square", "sparsity": "l2"}],
     "pfedclr": [{"variant": "cf"}, {"variant": "af", "gradient_clip": 0.1}],

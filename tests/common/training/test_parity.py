@@ -168,6 +168,14 @@ def cases():
         for batch in (7, 1000):
             own = {"weight": weight, "base": OVER_FEDRAP | {"batch_size": batch}, **projector}
             yield f"plgc fedrap {weight} {batch}", ("plgc-fedrap", own, {"clip": 16.0}, 0.0)
+    for base, changed in (
+        (GP, {}), (GP, {"weight": 0.0}), (GP, {"mixing": False, "projector": False}),
+        (PER, {}), (PER, {"weight": 0.0}), (PER, {"mixing": False, "projector": False}),
+    ):  # fmt: skip
+        name = "gpfedrec" if base is GP else "perfedrec"
+        inner = {"name": name, **base, "local_epochs": 2}
+        own = {"projector_rate": 0.05, "base": inner, **changed}
+        yield f"plgc {name} {changed}", ("plgc-apart", own, {"clip": 64.0}, 0.0)
     passes = {"batch_size": 7, "local_epochs": 2}
     wrapped = {"name": "fedmf", "dim": TOY_DIM, "regularisation": 0.01, "learning_rate": 0.4}
     for kind in TOYS:
@@ -205,7 +213,7 @@ def learner_of(kind, algorithm, update):
     grid = {} if kind == "fedrecgel" else {"clip": 8.0, "fraction_bits": 34}
     plan = plan_of(
         federation={"seed": SEED, "maximum_users": 64, "minimum_item_users": 1},
-        algorithm={"name": kind.partition("-f")[0], **algorithm},
+        algorithm={"name": kind.split("-")[0] if kind.startswith("plgc") else kind, **algorithm},
         update={"structure": "dense", **grid, **update},
     )
     return Learner(plan, 31 if kind.startswith("plgc") else 40, device="cpu"), users

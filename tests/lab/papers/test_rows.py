@@ -58,6 +58,8 @@ def test_published_figures():
         "plgc/ml-100k/fedncf": (0.8219, 0.5516),
         "plgc/ml-100k/pfedrec": (0.8744, 0.5681),
         "plgc/ml-100k/fedrap": (0.9981, 0.9317),
+        "plgc/ml-100k/gpfedrec": (0.8019, 0.5519),
+        "plgc/ml-100k/perfedrec": (0.7034, 0.5031),
         "gpfedrec/ml-100k": (0.7285, 0.4377),
         "gpfedrec/ml-100k/pfedclr": (0.6840, 0.3982),
         "gpfedrec/filmtrust": (0.7857, 0.6407),

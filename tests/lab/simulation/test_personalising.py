@@ -8,29 +8,33 @@ from conformance.party import ALGORITHM_SETTINGS
 from conformance.unrounded import assert_near
 
 from fedrec.algorithms import ALGORITHMS, individual
-from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.errors import RefusedError
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom
+from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner
 from fedrec.training.personalising import sent_table
 from fedrec_lab.simulation import simulate
 
 pytestmark = pytest.mark.slow
 
-NAMES = [
-    name
+APART = {
+    name: {"name": name, **ALGORITHM_SETTINGS[name]}
     for name, kind in ALGORITHMS.items()
-    if kind.personalise is not TrainedAlgorithm.personalise
-]
+    if kind.about.protections == ("none",)
+}
+APART |= {
+    f"plgc-{name}": {"name": "plgc", "base": APART[name] | {"local_epochs": 2}}
+    for name in APART
+    if ALGORITHMS[name].mixes_with
+}
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=APART)
 def settings(request, settings_of):
-    return settings_of(
-        algorithm={"name": request.param, "dim": 6, **ALGORITHM_SETTINGS[request.param]},
-        update={"structure": "dense", "clip": 64.0, "rank": 4},
-        rounds={"total": 3},
-    ).model_copy()
+    update = {"structure": "dense", "clip": 64.0, "rank": 4}
+    made = settings_of(update=update, rounds={"total": 3}).model_dump()
+    return Settings.model_validate(made | {"algorithm": APART[request.param]})
 
 
 def bits(result):
@@ -87,6 +91,11 @@ def test_a_table_is_read_as_a_client_of_one_user_sends_it(settings, data):
         expected = (version + sent * tensor.step).astype(np.float32)
         found = sent_table(part.private.tensors[own], version, tensor)
         assert np.array_equal(found[0], expected)
+
+
+def test_what_is_protected_has_a_client_for_each_user_as_over_grpc(settings, data):
+    with pytest.raises(RefusedError, match="a client is one user"):
+        run(settings, data, n_clients=7, protect=True)
 
 
 def test_users_that_sit_out_keep_their_model(settings_of, data):
