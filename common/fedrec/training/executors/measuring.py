@@ -66,7 +66,7 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What to measure of ranks.
+    """Protocols, splits and cutoff of the ranks to measure.
 
     Attributes:
         at: the K of HR@K.
