@@ -66,7 +66,7 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Protocols, splits and cutoff of the ranks to measure.
+    """Choose the sums of ranks that measuring returns.
 
     Attributes:
         at: the K of HR@K.
