@@ -247,7 +247,7 @@ def reading_problems(path: Path, encoding: str | None) -> Iterator[None]:
         ) from error
     except _DAMAGE as error:
         raise DataError(
-            f"{path} is damaged or truncated: its compressed data ends or breaks after line "
+            f"{path} is damaged or cut off: its compressed data ends or breaks after line "
             f"{_lines_before_damage(path)}.",
             remedy=f"Fetch or compress it again. `gzip -t {shlex.quote(str(path))}` (or bzip2, xz, "
             "zstd) tells whether a copy is complete.",

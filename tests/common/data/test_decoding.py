@@ -61,7 +61,7 @@ def test_zstd_that_is_cut_off_or_damaged(tmp_path, kept, damaged):
     cut = whole[: int(kept * len(whole)) if kept == 0.5 else int(kept)]
     path = tmp_path / "v.csv.zst"
     path.write_bytes(cut + b"garbage" * 9 if damaged else zstd(TEXT[:99]) + cut)
-    with pytest.raises(DataError, match=r"is damaged or truncated: .* after line \d+") as error:
+    with pytest.raises(DataError, match=r"is damaged or cut off: .* after line \d+") as error:
         n_rows(path)
     assert "zstd" in error.value.remedy
 

@@ -79,7 +79,7 @@ def test_a_compressed_file_that_is_cut_off(tmp_path, kept):
     path = tmp_path / "cut.csv.gz"
     path.write_bytes(whole[: int(kept * len(whole))])
     with pytest.raises(
-        DataError, match=r"cut\.csv\.gz is damaged or truncated: .* line \d+"
+        DataError, match=r"cut\.csv\.gz is damaged or cut off: .* line \d+"
     ) as error:
         read_interactions(path)
     assert "gzip -t" in error.value.remedy
