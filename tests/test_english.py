@@ -34,6 +34,16 @@ DONE = (
     "common/fedrec/training",
     "common/fedrec/updates",
     "common/fedrec/wire",
+    "docs/explanation/architecture.md",
+    "docs/explanation/evaluation.md",
+    "docs/explanation/large-tables.md",
+    "docs/explanation/performance.md",
+    "docs/explanation/protections.md",
+    "docs/explanation/same-bits.md",
+    "docs/explanation/threat-model.md",
+    "docs/explanation/threat-model-details.md",
+    "docs/explanation/training.md",
+    "docs/explanation/update-structures.md",
     "docs/reference/glossary.md",
     "lab/fedrec_lab/*.py",
     "lab/fedrec_lab/audit",
@@ -193,6 +203,11 @@ def faults_of(source: str) -> list[str]:
     return found + [f"{line}: {fault}" for line, text in texts for fault in faults(text)]
 
 
+def prose(page: str) -> str:
+    """Return a page without fenced blocks, each cell of its tables as a paragraph."""
+    return re.sub(r" *\| *", "\n\n", re.sub(r"```.*?```", "", page, flags=re.DOTALL))
+
+
 def held() -> list[Path]:
     found: list[Path] = []
     for name in DONE:
@@ -206,7 +221,7 @@ def held() -> list[Path]:
 @pytest.mark.parametrize("path", held(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_sentences(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert (faults_of(text) if path.suffix == ".py" else faults(text)) == []
+    assert (faults_of(text) if path.suffix == ".py" else faults(prose(text))) == []
 
 
 def test_what_is_done_stays_done() -> None:

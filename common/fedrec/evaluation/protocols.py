@@ -8,6 +8,8 @@ recommended: they rank below all others.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -26,6 +28,32 @@ _CANDIDATES_KEPT = 1 << 25
 """The largest number of users times places for which candidates are kept, at 9 bytes each."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Histories:
+    """The arrays of a `UserSplit` that ranking reads, which processes can share."""
+
+    user_keys: NDArray[np.int64]
+    train_indptr: NDArray[np.int64]
+    train_items: NDArray[np.int64]
+    validation_items: NDArray[np.int64]
+    test_items: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, users: UserSplit) -> Histories:
+        """Return the arrays of some users."""
+        return cls(
+            user_keys=users.user_keys(),
+            train_indptr=users.train_indptr,
+            train_items=users.train_items,
+            validation_items=users.validation_items,
+            test_items=users.test_items,
+        )
+
+
+Candidates = tuple[torch.Tensor, torch.Tensor]
+"""Each user's items to rank against, and which of these places are usable (`draw_candidates`)."""
+
+
 class Ranking:
     """The held-out items of some users with their candidates, prepared once for many scorers.
 
@@ -34,14 +62,21 @@ class Ranking:
         n_items: items in the whole catalogue.
         seed: the seed for drawing candidates under `sampled` and `paper`.
         device: the device of the scores.
+        drawn: the users' candidates, if they were drawn before.
     """
 
-    def __init__(self, users: UserSplit, n_items: int, *, seed: int, device: torch.device) -> None:
-        self._users = users
-        self._n_items = n_items
-        self._seed = seed
-        self._device = device
-        self._drawn: tuple[torch.Tensor, torch.Tensor] | None = None
+    def __init__(
+        self,
+        users: UserSplit | Histories,
+        n_items: int,
+        *,
+        seed: int,
+        device: torch.device,
+        drawn: Candidates | None = None,
+    ) -> None:
+        self.histories = users if isinstance(users, Histories) else Histories.of(users)
+        self.n_items, self.seed = n_items, seed
+        self._device, self._drawn = device, drawn
 
     def ranks(
         self,
@@ -64,7 +99,7 @@ class Ranking:
             float64 (n_rows,): number of candidates with a higher score plus half the number of
             other candidates with an equal one. -1 for users without a held-out item.
         """
-        users = self._users
+        users = self.histories
         held = (users.validation_items if split == "validation" else users.test_items)[rows]
         if columns is not None and not len(columns):
             # No item has a score, as if only the first had one and it were never recommended.
@@ -84,7 +119,7 @@ class Ranking:
         """Return each item's column in the scores, or -1 if it has none. None: its own number."""
         if columns is None:
             return None
-        place = torch.full((self._n_items,), -1, dtype=torch.int64, device=self._device)
+        place = torch.full((self.n_items,), -1, dtype=torch.int64, device=self._device)
         place[self._move(columns)] = torch.arange(len(columns), device=self._device)
         return place
 
@@ -100,7 +135,7 @@ class Ranking:
         above, equal = _compared(scores, own)
         if place is not None:
             # Items without a score have -inf, which is not above any number.
-            n_without = self._n_items - scores.shape[1]
+            n_without = self.n_items - scores.shape[1]
             above += n_without * _count(torch.isnan(own))
             equal += n_without * _count(own == -torch.inf)
         owner, item = self._left_out(rows, split)
@@ -116,7 +151,7 @@ class Ranking:
         self, rows: NDArray[np.int64], split: Split
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (row, item) of all items that are not candidates, including the held-out item."""
-        users, place = self._users, np.arange(len(rows))
+        users, place = self.histories, np.arange(len(rows))
         starts, sizes = users.train_indptr[rows], np.diff(users.train_indptr)[rows]
         owner = np.repeat(place, sizes)
         begins = np.cumsum(sizes) - sizes
@@ -128,21 +163,33 @@ class Ranking:
             items.append(held[rows][has])
         return np.concatenate(owners), np.concatenate(items)
 
-    def _candidates(self, rows: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the drawn candidates of some users. They are kept for all users if those are few.
+    def kept_candidates(self) -> Candidates | None:
+        """Return all users' candidates, drawn once, or None if they are too many to keep.
 
         Drawing takes far longer than ranking.
         """
-        users = self._users
-        if len(users) * N_CANDIDATES > _CANDIDATES_KEPT:
-            chosen = users.select(rows)
-            return draw_candidates(chosen, self._n_items, seed=self._seed, device=self._device)
+        keys = self.histories.user_keys
+        if len(keys) * N_CANDIDATES > _CANDIDATES_KEPT:
+            return None
         if self._drawn is None:
-            self._drawn = draw_candidates(
-                users, self._n_items, seed=self._seed, device=self._device
-            )
+            self._drawn = self._draw(np.arange(len(keys)))
+        return self._drawn
+
+    def _candidates(self, rows: NDArray[np.int64]) -> Candidates:
+        """Return the candidates of some users."""
+        kept = self.kept_candidates()
+        if kept is None:
+            return self._draw(rows)
         where = self._move(rows)
-        return self._drawn[0][where], self._drawn[1][where]
+        return kept[0][where], kept[1][where]
+
+    def _draw(self, rows: NDArray[np.int64]) -> Candidates:
+        owner, held = self._left_out(rows, "test")
+        order = np.argsort(owner, kind="stable")
+        keys = self.histories.user_keys[rows]
+        return _draw(
+            keys, owner[order], held[order], self.n_items, seed=self.seed, device=self._device
+        )
 
     def _move(self, values: NDArray[np.int64]) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device)
@@ -204,7 +251,7 @@ def held_out_ranks(
 
 def draw_candidates(
     users: UserSplit, n_items: int, *, seed: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Candidates:
     """Draw every user's 99 distinct items from outside all its interactions.
 
     They depend on the seed and the user alone, not on the round or the split.
@@ -213,15 +260,27 @@ def draw_candidates(
         (items, usable), int64 and bool (n_users, n_candidates). Places are unusable if a user has
         fewer free items than places.
     """
-    n_users = len(users)
+    return Ranking(users, n_items, seed=seed, device=device)._draw(np.arange(len(users)))
+
+
+def _draw(
+    user_keys: NDArray[np.int64],
+    owner: NDArray[np.int64],
+    held: NDArray[np.int64],
+    n_items: int,
+    *,
+    seed: int,
+    device: torch.device,
+) -> Candidates:
+    """Draw users' candidates, given (user position, item) of all interactions by user."""
+    n_users = len(user_keys)
     width = min(N_CANDIDATES, n_items)
     items = torch.empty((n_users, width), dtype=torch.int64, device=device)
     usable = torch.empty((n_users, width), dtype=torch.bool, device=device)
-    keys = torch.from_numpy(users.user_keys()).to(device)
+    keys = torch.from_numpy(user_keys).to(device)
     streams = user_stream(stream_key(seed, Purpose.EVALUATION_NEGATIVES), keys)
     order = torch.arange(n_items, device=device)
     last = torch.iinfo(torch.int64).max
-    owner, held = _all_interactions(users)
     at_once = max(1, _WORDS_AT_ONCE // n_items)
     for start in range(0, n_users, at_once):
         part = slice(start, min(n_users, start + at_once))
@@ -233,13 +292,3 @@ def draw_candidates(
         drawn = torch.topk(words, width, dim=1, largest=False)
         items[part], usable[part] = drawn.indices, drawn.values < last
     return items, usable
-
-
-def _all_interactions(users: UserSplit) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (user position, item) of all interactions, held-out ones included, by user."""
-    everybody = np.arange(len(users), dtype=np.int64)
-    owner = np.concatenate([users.train_owner, everybody, everybody])
-    held = np.concatenate([users.train_items, users.validation_items, users.test_items])
-    order = np.argsort(owner, kind="stable")
-    owner, held = owner[order], held[order]
-    return owner[held >= 0], held[held >= 0]

@@ -195,9 +195,9 @@ class ClientSettings(_Observed):
     threads: int = Field(default=0, ge=0, description="CPU threads. If 0, torch decides.")
     workers: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = Field(
         default="auto",
-        description="Processes that train on a CPU. 1 trains in the client's own process. auto "
-        "uses one for each processor (at most client.threads, otherwise eight) in "
-        "rounds longer than about five seconds. Results don't depend on it.",
+        description="Processes that train and measure on a CPU. 1 uses the client's own process. "
+        "auto uses one for each processor (at most client.threads, otherwise eight) if training or "
+        "measuring takes longer than about five seconds. Results don't depend on it.",
     )
     label: str = Field(
         default="",

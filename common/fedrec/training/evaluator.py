@@ -24,8 +24,9 @@ from fedrec.evaluation.protocols import Ranking
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.schema import PrivacySettings
 from fedrec.training.blocks import draw_negatives
+from fedrec.training.executors.measuring import BYTES_PER_SCORE, Measures
 from fedrec.training.server_half import ServerHalf
-from fedrec.training.user_half import BYTES_PER_SCORE, Resources, UserHalf, train_locally
+from fedrec.training.user_half import Resources, UserHalf, train_locally
 
 Segments = dict[Protocol, NDArray[np.int64]]
 """A metrics segment for each protocol, summed in place."""
@@ -154,12 +155,11 @@ class Evaluator:
 
     def _gain(self, shared: SharedState, users: UserSplit, private: PrivateState) -> int:
         """Return the sum of users' validation gains under the plan's protocol, as in metrics."""
-        evaluation, total = self._half.server.plan.evaluation, 0
-        active, ranking = self._half.server.active_items(shared), self._ranking_of(users)
-        for rows, scores in self._half.active_scores(shared, users, private):
-            ranks = ranking.ranks(scores, rows, "validation", evaluation.protocol, active)
-            total += int(rank_values(ranks, evaluation.at)[:, RANK_FIELDS.index("gain")].sum())
-        return total
+        evaluation = self._half.server.plan.evaluation
+        measures = Measures((evaluation.protocol,), ("validation",), evaluation.at)
+        ranking = self._ranking_of(users)
+        sums = self._half.measured(shared, users, private, ranking, measures)
+        return int(sums[0, 0, RANK_FIELDS.index("gain")])
 
     def _of_local(
         self, found: Segments, shared: SharedState, users: UserSplit, private: PrivateState
@@ -183,9 +183,13 @@ class Evaluator:
         users: UserSplit,
         private: PrivateState,
     ) -> None:
-        active = self._half.server.active_items(shared)
-        for rows, scores in self._half.active_scores(shared, users, private):
-            self._add(found, name, scores, users, rows, active)
+        measures = Measures(tuple(found), SPLITS, self._half.server.plan.evaluation.at)
+        ranking = self._ranking_of(users)
+        sums = self._half.measured(shared, users, private, ranking, measures)
+        for metrics, own in zip(found.values(), sums, strict=True):
+            first = METRIC_NAMES.index(f"{name}.{SPLITS[0]}.users")
+            # Splits and their fields are in the order of the metrics' names.
+            metrics[first : first + own.size] += own.ravel()
 
     def _of_popularity(self, found: Segments, shared: SharedState, users: UserSplit) -> None:
         # Under noise, holders aren't counted. All items then have one meaningless number.

@@ -285,8 +285,12 @@ class OwnRows(Rows):
 
     def decaying(self) -> torch.Tensor:
         """Return the values that decay: the distances to other own rows, if they decay to these."""
+        return self.values if self._goal is None else self.values - self._goal
+
+    @cached_property
+    def _goal(self) -> torch.Tensor | None:
         goal = self._at.of.toward.get(self.name)
-        return self.values - self._rows_of(goal) if goal else self.values
+        return self._rows_of(goal) if goal else None
 
     def row_squares(self) -> torch.Tensor:
         """Return the squared lengths of all active rows at the start of a block, (B, n_active)."""

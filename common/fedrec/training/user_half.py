@@ -23,6 +23,7 @@ from fedrec.algorithms.whole_decay import decaying, most_steps, shrinking
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES, Protocol
+from fedrec.evaluation.protocols import Ranking
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import array_of, room_in, table_bytes
 from fedrec.plan.algorithm import accelerator_of
@@ -32,14 +33,11 @@ from fedrec.tensor_products import on_threads
 from fedrec.training.device import DeviceTables, choose_device, memory_on, open_tables
 from fedrec.training.executors.choosing import Workers, executor_of
 from fedrec.training.executors.executor import Executor, Job, JobResult
+from fedrec.training.executors.measuring import MeasureJob, Measures, Scoring
 from fedrec.training.fitting import MAXIMUM_CLIPPED
 from fedrec.training.personalising import shown_changes
 from fedrec.training.server_half import ServerHalf
 from fedrec.training.trainer import BlockRoom
-
-BYTES_PER_SCORE = 32
-"""The memory for one user's score of an item during ranking: scores, their source and masks, and
-those of the block before, while they are in use."""
 
 _PARTS_OF_INITIAL_TABLES = 8
 
@@ -309,22 +307,40 @@ class UserHalf:
             n_columns: the number of a user's scores that must fit into memory, by default the
                 active ones.
         """
-        private = self.refreshed(shared, users, private)
-        cohort = self.cohort(shared, users)
-        start = self._algorithm.start(shared, cohort.active, 0, self.device)
-        n_columns = n_columns or len(cohort.active)
-        widths = private.widths()
-        wanted = {name: widths[name] for name in self._algorithm.scoring if name in widths}
-        # A user's own rows when they are read, when they move to the device, and a working copy.
-        per_user = BYTES_PER_SCORE * max(n_columns, 1) + 3 * table_bytes(1, wanted)
-        at_once = max(16, self.chunk_bytes // per_user)
-        for begin in range(0, len(users), at_once):
-            rows = np.arange(begin, min(len(users), begin + at_once))
-            own = self.on_device.rows(private, rows, self._algorithm.scoring)
-            chunk = cohort.chunk_of(rows, self.device)
+        scoring = self._scoring(shared, users, private)
+        for rows in scoring.parts(np.arange(len(users)), self.chunk_bytes, n_columns=n_columns):
             with self.on_its_threads():
-                scores = self._algorithm.scores(chunk, start, own)
+                scores = scoring.scores(rows)
             yield rows, scores
+
+    def measured(
+        self,
+        shared: SharedState,
+        users: UserSplit,
+        private: PrivateState,
+        ranking: Ranking,
+        measures: Measures,
+    ) -> NDArray[np.int64]:
+        """Return the users' sums in the form of `Measures.empty`."""
+        job = MeasureJob(
+            scoring=self._scoring(shared, users, private),
+            cohort=self.cohort(shared, users),
+            ranking=ranking,
+            measures=measures,
+            memory_bytes=self.chunk_bytes,
+        )
+        with self.on_its_threads():
+            return self.executor.measure(job)
+
+    def _scoring(self, shared: SharedState, users: UserSplit, private: PrivateState) -> Scoring:
+        cohort = self.cohort(shared, users)
+        return Scoring(
+            algorithm=self._algorithm,
+            start=self._algorithm.start(shared, cohort.active, 0, self.device),
+            tables=cohort.tables,
+            private=self.refreshed(shared, users, private),
+            on_device=self.on_device,
+        )
 
     def recommend(
         self,

@@ -7,8 +7,17 @@ import sys
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedrec.training.executors.executor import Executor, Job, JobResult, SerialExecutor
-from fedrec.training.executors.processes import ProcessExecutor, estimated_seconds, fits_processes
+from fedrec.training.executors.measuring import MeasureJob
+from fedrec.training.executors.processes import (
+    ProcessExecutor,
+    estimated_seconds,
+    fits_measuring,
+    fits_processes,
+)
 
 Workers = int | Literal["auto"]
 """The number of processes for training.
@@ -22,6 +31,10 @@ LONG_ROUND_SECONDS = 5.0
 """The shortest round for which "auto" starts workers.
 
 Starting them takes two seconds, and each uses the memory of a Python with torch."""
+
+
+SHORTEST_MEASURING_SECONDS = 0.2
+"""The shortest measuring for which workers are used. Shorter ones take longer to hand out."""
 
 
 def executor_of(workers: Workers, *, threads: int = 0, folder: Path | None = None) -> Executor:
@@ -69,6 +82,14 @@ class _ChoosingExecutor(Executor):
         """Train a job's users (see `Executor.train`)."""
         there = fits_processes(job) and estimated_seconds(job) >= self._least
         return (self._processes if there else self._serial).train(job)
+
+    def measure(self, job: MeasureJob) -> NDArray[np.int64]:
+        """Measure a job's users (see `Executor.measure`)."""
+        least = SHORTEST_MEASURING_SECONDS if self._processes.processes else self._least
+        there = fits_measuring(job) and job.estimated_seconds >= max(
+            least, SHORTEST_MEASURING_SECONDS
+        )
+        return (self._processes if there else self._serial).measure(job)
 
     def close(self) -> None:
         """End the worker processes."""

@@ -1,4 +1,4 @@
-"""Train a party's users in a round: the interface, and the plain loop in this process."""
+"""Train and measure a party's users: the interface, and the plain loops in this process."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fedrec.model.state import PrivateState
     from fedrec.model.tables import TableRoom
     from fedrec.training.blocks import Room
+    from fedrec.training.executors.measuring import MeasureJob
 
 
 def can_be_made_again(algorithm: Algorithm) -> bool:
@@ -131,6 +132,14 @@ class Executor(ABC):
             FedrecError: the users couldn't be trained. The caller checks for diverged values.
         """
 
+    @abstractmethod
+    def measure(self, job: MeasureJob) -> NDArray[np.int64]:
+        """Measure a job's users, and return their sums in the form of `Measures.empty`.
+
+        Raises:
+            FedrecError: the users couldn't be measured.
+        """
+
     def close(self) -> None:  # noqa: B027 (an executor may have nothing to end)
         """End everything that the executor started. The next job starts it again."""
 
@@ -169,3 +178,7 @@ class SerialExecutor(Executor):
                 metrics += fitting.training_sums(result.loss, result.clipped)
         private = tables.finish()
         return JobResult(sums=sums, metrics=metrics, private=private, finite=tables.finite)
+
+    def measure(self, job: MeasureJob) -> NDArray[np.int64]:
+        """Measure a job's users (see `Executor.measure`)."""
+        return job.run()

@@ -66,7 +66,7 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What to measure of ranks.
+    """Choose the sums of ranks that measuring returns.
 
     Attributes:
         at: the K of HR@K.

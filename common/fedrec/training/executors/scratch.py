@@ -21,6 +21,8 @@ from fedrec.model.tables import TableRoom, copy_rows, reserve
 Form = tuple[str, Sequence[int]]
 _ALIGNED = 64
 _PREFIX = "fedrec-workers-"
+CANDIDATES = ("items", "usable")
+"""The names of drawn candidates among the arrays of a ranking."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,13 @@ class Scratch:
             places[name].open("r+")[...] = values
         return places
 
+    def copy(self, values: Table) -> ArrayPlace:
+        """Copy a table of users to a new file, and return its place."""
+        place = self.lay_out({"": (str(values.dtype), values.shape)})[""]
+        rows = np.arange(len(values))
+        copy_rows(values, place.open("r+"), from_rows=rows, to_rows=rows)
+        return place
+
     def remove(self) -> None:
         """Delete the folder. Arrays that are mapped from it stay intact."""
         self._folder.remove()
@@ -154,9 +163,8 @@ class PrivateRound:
         return self._scratch.lay_out({"": (str(like.dtype), like.shape)})[""]
 
     def _copied(self, values: NDArray[Any]) -> ArrayPlace:
-        place, rows = self._laid_out(values), np.arange(len(values))
+        place = self._scratch.copy(values)
         self._places[f"old {len(self._places)}"] = place
-        copy_rows(values, place.open("r+"), from_rows=rows, to_rows=rows)
         return place
 
     def finish(self, trained: NDArray[np.int64], *, finite: bool) -> tuple[PrivateState, bool]:

@@ -1,4 +1,4 @@
-"""A worker's part of a round: mapped tables, its tasks of users, and its own sums."""
+"""A worker's part of a round or of measuring: mapped tables, its tasks, and its own sums."""
 
 from __future__ import annotations
 
@@ -13,11 +13,21 @@ from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.cohort import CohortTables
 from fedrec.algorithms.declarations import UpdateTensor
 from fedrec.algorithms.grid import RoundSums, SumsShape
+from fedrec.evaluation.protocols import Histories, Ranking
 from fedrec.model.blocked_table import Table
 from fedrec.model.new_table import BlockWriter
+from fedrec.model.state import PrivateState
 from fedrec.model.tables import give_back, rows_of
+from fedrec.training.device import DeviceTables
 from fedrec.training.executors.executor import algorithm_from
-from fedrec.training.executors.scratch import new_tables, old_tables, opened, write_rows
+from fedrec.training.executors.measuring import Measures, Scoring
+from fedrec.training.executors.scratch import (
+    CANDIDATES,
+    new_tables,
+    old_tables,
+    opened,
+    write_rows,
+)
 from fedrec.training.fitting import Fit, fit_of, training_sums
 
 _CPU = torch.device("cpu")
@@ -31,6 +41,7 @@ class TrainedTasks:
     _start: RoundStart
     _sums: RoundSums
     _fit: Fit
+    _ranking: Ranking
 
     def __init__(self) -> None:
         self._old: dict[str, Table] = {}
@@ -45,6 +56,8 @@ class TrainedTasks:
             "round": self._begin_round,
             "sums": self._take_sums,
             "task": self._train,
+            "ranking": self._take_ranking,
+            "measure": self._measure,
         }
         return found[header["say"]](header, body)
 
@@ -52,7 +65,7 @@ class TrainedTasks:
         self._algorithm = algorithm_from(header["recipe"])
 
     def _take_users(self, header: dict[str, Any], _: bytes) -> None:
-        self._tables = CohortTables(**opened(header["tables"]), n_items=header["n_items"])
+        self._tables = CohortTables(**opened(header["arrays"]), n_items=header["n_items"])
 
     def _begin_round(self, header: dict[str, Any], _: bytes) -> None:
         tensors = {name: torch.from_numpy(own) for name, own in opened(header["start"]).items()}
@@ -98,3 +111,27 @@ class TrainedTasks:
             "sums_finite": self._sums.finite,
             "n_shrunk": self._sums.n_shrunk,
         }
+
+    def _take_ranking(self, header: dict[str, Any], _: bytes) -> None:
+        arrays = opened(header["arrays"])
+        drawn = [torch.from_numpy(arrays.pop(name)) for name in CANDIDATES if name in arrays]
+        self._ranking = Ranking(
+            Histories(**arrays),
+            header["n_items"],
+            seed=header["seed"],
+            device=_CPU,
+            drawn=(drawn[0], drawn[1]) if drawn else None,
+        )
+
+    def _measure(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        scoring = Scoring(
+            algorithm=self._algorithm,
+            start=self._start,
+            tables=self._tables,
+            private=PrivateState.of(self._old),
+            on_device=DeviceTables(_CPU, None),
+        )
+        measures = Measures(tuple(header["protocols"]), tuple(header["splits"]), header["at"])
+        rows = np.frombuffer(body, dtype=np.int64).copy()
+        found = measures.of(scoring, self._ranking, rows, header["memory_bytes"])
+        return {"say": "done", "metrics": found.tolist()}

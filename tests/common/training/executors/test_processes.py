@@ -15,7 +15,7 @@ from conformance.toys import TOYS, registered
 
 from fedrec.errors import InternalError, StorageError, TrainingError
 from fedrec.model.state import PrivateState
-from fedrec.training.executors import processes
+from fedrec.training.executors import choosing, crew
 from fedrec.training.executors.choosing import executor_of
 from fedrec.training.executors.processes import ProcessExecutor
 from fedrec.training.executors.worker_process import WorkerProcess
@@ -68,6 +68,12 @@ def executor(tmp_path_factory):
     made = executor_of(2, folder=tmp_path_factory.mktemp("shared"))
     yield made
     made.close()
+
+
+@pytest.fixture(autouse=True)
+def measuring_goes_out(monkeypatch):
+    """Have workers measure these few users."""
+    monkeypatch.setattr(choosing, "SHORTEST_MEASURING_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -152,7 +158,7 @@ def test_tables_larger_than_memory_stay_in_files(plan_of, play, same, lone, tmp_
     assert found[1].private.in_files
     same(found, kept)
     folder = lone._crew.scratch.path
-    assert not list(folder.glob("*.tables")) or lone._crew._cohorts
+    assert not list(folder.glob("*.tables")) or lone._crew._kept
     lone.close()
     assert not folder.exists()
     same(found, kept)
@@ -161,13 +167,13 @@ def test_tables_larger_than_memory_stay_in_files(plan_of, play, same, lone, tmp_
 class Killing:
     """Kills workers as they are given tasks."""
 
-    def __init__(self, monkeypatch, wanted):
+    def __init__(self, monkeypatch, wanted, say="task"):
         self.n_tasks, self.killed = 0, []
         tell = WorkerProcess.tell
 
         def telling(worker, header, body=b""):
             tell(worker, header, body)
-            if header["say"] == "task":
+            if header["say"] == say:
                 self.n_tasks += 1
                 if wanted(self.n_tasks):
                     os.kill(worker.pid, signal.SIGKILL)
@@ -191,6 +197,42 @@ def test_what_a_killed_worker_did_is_done_again(plan_of, play, same, own, monkey
     assert ended(gone)
     same(play(learner), alone)
     assert gone not in own.processes
+
+
+EXACT = {
+    "fedals": {"algorithm": {"name": "fedals", "dim": 8}, "update": {"structure": "dense"}},
+    "ease": {"algorithm": {"name": "ease"}, "update": {"structure": "dense"}},
+    "accelerated, candidates": {
+        "training": {"accelerated": True},
+        "evaluation": {"protocol": "sampled"},
+    },
+}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *EXACT])
+def test_workers_measure_what_one_process_does(kind, plan_of, users, own, monkeypatch):
+    """All protocols and references, and a worker that dies while it measures."""
+    found = []
+    for workers in (1, own):
+        learner = Learner(
+            plan_of(**(KINDS | EXACT)[kind]),
+            200,
+            device="cpu",
+            resources=Resources(workers=workers),
+            also=("full", "sampled"),
+            measure_withheld=True,
+        )
+        shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
+        counted = learner.contribute("count", 1, shared, users, private)
+        shared = learner.server.apply("count", 1, shared, counted.vector)
+        with monkeypatch.context() as patched:
+            killing = Killing(patched, lambda task: task == 3, say="measure")
+            part = learner.contribute("evaluate", 2, shared, users, private)
+        exact = part.vector if part.withheld is None else part.withheld
+        found.append([exact, *part.also.values()])
+    assert len(killing.killed) == 1
+    assert all(map(np.array_equal, *found))
+    assert all(sums.any() for sums in found[0])
 
 
 def test_workers_that_always_die_end_the_round_and_not_the_engine(
@@ -227,7 +269,7 @@ def test_divergence_is_told_as_in_one_process(plan_of, users, executor):
 
 def test_a_defect_in_a_worker_is_told_here(plan_of, play, lone, monkeypatch, capsys):
     monkeypatch.setattr(
-        processes, "recipe_of", lambda _: {"module": "no_such_module", "name": "Nothing"}
+        crew, "recipe_of", lambda _: {"module": "no_such_module", "name": "Nothing"}
     )
     with pytest.raises(InternalError, match=r"ModuleNotFoundError.*no_such_module"):
         play(Learner(plan_of(), 200, device="cpu", resources=Resources(workers=lone)))

@@ -20,7 +20,7 @@ from fedrec.training.executors.executor import (
     can_be_made_again,
     recipe_of,
 )
-from fedrec.training.executors.processes import ProcessExecutor, estimated_seconds, tasks_of
+from fedrec.training.executors.processes import estimated_seconds, tasks_of
 from fedrec.training.executors.worker_process import read_frame, write_frame
 from fedrec.training.learner import Learner
 from fedrec.training.user_half import Resources
@@ -35,6 +35,9 @@ class Watching(Executor):
     def train(self, job):
         self.jobs.append(job)
         return SerialExecutor().train(job)
+
+    def measure(self, job):
+        return SerialExecutor().measure(job)
 
 
 @pytest.fixture
@@ -154,11 +157,10 @@ def test_an_exact_solution_stays_in_this_process(plan_of, play, same):
 
 def test_compiled_code_stays_in_this_process(plan_of, play, same):
     plan = plan_of(training={"accelerated": True})
-    executor = ProcessExecutor(2)
-    learner = Learner(plan, 200, device="cpu", resources=Resources(workers=executor))
+    learner = Learner(plan, 200, device="cpu", resources=Resources(workers=2))
     assert learner.local.accelerator is not None
     same(play(learner, (2,)), play(Learner(plan, 200, device="cpu"), (2,)))
-    assert executor.processes == ()
+    assert learner.local.executor._processes.processes == ()
 
 
 def test_an_algorithm_is_made_again_from_its_recipe(plan_of):
