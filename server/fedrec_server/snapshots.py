@@ -17,7 +17,7 @@ from fedrec_server.peers.admission import Admission
 from fedrec_server.rounds.changes import Change, EpochBegan, RoundLearnt
 from fedrec_server.rounds.state import KnownModel, State
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.store.durable_files import snapshot_name
+from fedrec_server.store.durable_files import OpenFile, snapshot_name
 from fedrec_server.store.store import PublishedRecord, SnapshotRecord
 from fedrec_server.uploads.incoming import Incoming, StreamTurns
 
@@ -311,6 +311,7 @@ class SnapshotExchange:
         self._snapshots = snapshots
         self._admission = admission
         self._turns = turns
+        self._open: tuple[str, OpenFile] | None = None
 
     async def receive(self, report: Report, blob: Blob, chunks: AsyncIterator[ByteChunk]) -> None:
         """Receive a snapshot. The reports that confirm it are admitted before it is read.
@@ -329,12 +330,18 @@ class SnapshotExchange:
 
     async def for_client(
         self, client_id: ClientId, after: RoundId, refused: frozenset[bytes]
-    ) -> Snapshot | None:
-        """Return the snapshot if it serves a client better than the rounds.
+    ) -> tuple[Snapshot, Blob, OpenFile] | None:
+        """Open the snapshot if it serves a client better than the rounds.
 
         Args:
             after: the client's version.
             refused: digests of snapshots that the client could not use.
+
+        Returns:
+            The message without its bytes, their description, and the file. None if rounds serve.
+
+        Raises:
+            DamagedFile: the file is missing or does not match its row.
         """
         run = self._run
         if refused:
@@ -344,13 +351,17 @@ class SnapshotExchange:
             return None
         stored, record = found
         name = snapshot_name(stored.round, stored.blob)
-        return Snapshot(
+        if self._open is None or self._open[0] != name:
+            # Its digest is compared once. Later callers only read their pieces.
+            self._open = name, await run.work.in_thread(run.store.spool.open, name, stored.blob)
+        snapshot = Snapshot(
             round=stored.round,
             epoch=stored.epoch,
             statement=record.statement if not stored.reports else None,
             reports=(stored.reports or record.reports)[:MAX_REPORTS],
-            blob=await run.work.in_thread(run.store.spool.read, name, stored.blob),
+            blob=b"",
         )
+        return snapshot, stored.blob, self._open[1]
 
 
 class IncomingSnapshot(Incoming):

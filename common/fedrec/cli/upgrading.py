@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +24,14 @@ from fedrec.follower.database import (
     database_version,
     records_in,
 )
-from fedrec.formats import COORDINATOR, ENVIRONMENT_NAME, RUN_FORMAT, check_format, check_run_folder
+from fedrec.formats import (
+    BACKUP_FILE,
+    COORDINATOR,
+    ENVIRONMENT_NAME,
+    RUN_FORMAT,
+    check_format,
+    check_run_folder,
+)
 from fedrec.identity.document import VERSIONS
 from fedrec.identity.roster import Roster
 from fedrec.plan.agreement import FORMS, plan_from_json
@@ -40,6 +47,10 @@ _OTHER_WIRE = 9
 _SETTINGS = ("client.toml", "coordinator.toml", "federation.toml", "resolved.toml")
 _NEXT_RUN = "begin the next run with an empty coordinator.state"
 _NEW_KEYS = "provision the federation again: only each member can make and sign its newer keys"
+_BACKUP_STAYS = (
+    f"{BACKUP_FILE} is from a conversion, and goes with the next published round. If no round "
+    "follows, delete it."
+)
 Outcome = Literal["reads", "converts", "refuses"]
 
 
@@ -67,7 +78,8 @@ def upgraded(folder: Path) -> Result:
     Raises:
         SettingsError: the folder has nothing of fedrec.
     """
-    found = [one for each in _folders(folder) for one in _outlooks(each)]
+    folders = _folders(folder) if folder.is_dir() else ()
+    found = [one for each in folders for one in _read(each)]
     if not found:
         raise SettingsError(
             f"{folder} has no settings, keys, state or run folder of fedrec.",
@@ -111,6 +123,20 @@ def _formats(found: Outlook) -> str:
 def _folders(folder: Path) -> Iterator[Path]:
     yield folder
     yield from sorted(path for path in folder.rglob("*") if path.is_dir())
+
+
+def _read(folder: Path) -> list[Outlook]:
+    """Return what is in one folder, or that it can't be read."""
+    try:
+        for path in folder.iterdir():
+            path.lstat()
+        found = list(_outlooks(folder))
+    except (FedrecError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        why = f"It can't be read: {type(error).__name__}: {error}."
+        return [Outlook(path=str(folder), what="unreadable", outcome="refuses", notes=(why,))]
+    if found and (folder / BACKUP_FILE).exists():
+        found[0] = replace(found[0], notes=(*found[0].notes, _BACKUP_STAYS))
+    return found
 
 
 def _outlooks(folder: Path) -> Iterator[Outlook]:

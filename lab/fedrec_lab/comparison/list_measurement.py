@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import NO_ITEM, HeldOut, UserSplit
 from fedrec.durable import write_whole
-from fedrec.errors import DataError, StorageError
+from fedrec.errors import DataError, RefusedError, StorageError
 from fedrec.evaluation.lists import ListRates, activity_groups, auc, list_rates
 from fedrec.showing import Tabular
 from fedrec.training.learner import Learner
@@ -65,6 +65,11 @@ class ListMeasurement(Tabular):
 
     Attributes:
         rows: the metrics of the model and of popularity so far.
+
+    Raises:
+        DataError: a K is below 1.
+        RefusedError: the folder's rows have other values of K.
+        StorageError: the folder's rows are damaged.
     """
 
     def __init__(
@@ -87,6 +92,13 @@ class ListMeasurement(Tabular):
                 raise StorageError(
                     f"{self._path} is damaged.", remedy="Restore the folder from a backup."
                 ) from error
+            earlier = sorted({row.rates.at for row in self.rows})
+            if self.rows and earlier != list(self._at):
+                raise RefusedError(
+                    f"{self._path} has lists at {','.join(map(str, earlier))}, not at "
+                    f"{','.join(map(str, self._at))}.",
+                    remedy="Resume with the same --lists-at, or evaluate into a new folder.",
+                )
 
     def take(self, result: SimulationResult) -> None:
         """Measure the chosen version of a training. It must have the users of `held`."""

@@ -211,16 +211,19 @@ class CoordinatorService(CoordinatorServicer):
 
     async def FetchSnapshot(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send the snapshot if it serves the client better than the rounds."""
-        snapshot = await self._engine.exchange.for_client(
+        found = await self._engine.exchange.for_client(
             self._member(request),
             check_round(request.after_round, "request.after_round"),
             check_refused(request.refused, "request.refused"),
         )
-        if snapshot is None:
+        if found is None:
             return
-        yield model_pb2.SnapshotPart(snapshot=SNAPSHOT.to_proto(snapshot))
-        for chunk in chunks(snapshot.blob):
-            yield chunk_to_part(model_pb2.SnapshotPart, chunk)
+        snapshot, blob, file = found
+        message = SNAPSHOT.to_proto(snapshot)
+        message.blob.CopyFrom(BLOB.to_proto(blob))
+        yield model_pb2.SnapshotPart(snapshot=message)
+        async for part in self._pieces(model_pb2.SnapshotPart, file):
+            yield part
 
     async def SayGoodbye(self, request: Message, context: Message) -> Message:
         """Record that a client ended. Rounds don't wait for it until it calls again."""

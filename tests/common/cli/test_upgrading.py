@@ -4,11 +4,12 @@ import json
 import sqlite3
 from contextlib import closing
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
 from fedrec.follower.database import STATE_FILE, image_of
-from fedrec.formats import COORDINATOR, FOLLOWER, RUN_FORMAT
+from fedrec.formats import BACKUP_FILE, COORDINATOR, FOLLOWER, RUN_FORMAT
 from fedrec.plan.agreement import plan_to_json
 from fedrec.plan.schema import Plan
 
@@ -133,6 +134,35 @@ def test_what_this_release_cannot_use_fails_and_says_why(fedrec, tmp_path, made)
     (found,) = outcome.json["found"]
     assert found["outcome"] == "refuses"
     assert "Nothing was changed" in found["notes"][0]
+
+
+def test_a_malformed_state_is_told_and_the_others_are_read(fedrec, tmp_path, monkeypatch):
+    former_state(tmp_path / "b")
+    state(tmp_path / "c")
+    (tmp_path / "c" / BACKUP_FILE).write_bytes(b"")
+    monkeypatch.setitem(RUN, "pin", {"run": "x"})
+    former_state(tmp_path / "a")
+    outcome = fedrec("check", "--upgrade", tmp_path, "--json")
+    assert outcome.code == 5
+    assert [one["outcome"] for one in outcome.json["found"]] == ["refuses", "converts", "reads"]
+    assert "KeyError: 'plan_json'" in outcome.json["found"][0]["notes"][0]
+    assert "If no round follows, delete it" in outcome.json["found"][2]["notes"][-1]
+
+
+def test_an_unreadable_folder_is_told(fedrec, tmp_path, monkeypatch):
+    state(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    listed = Path.iterdir
+
+    def iterdir(path):
+        if path.name == "b":
+            raise PermissionError(13, "Permission denied")
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    outcome = fedrec("check", "--upgrade", tmp_path, "--json")
+    assert outcome.code == 5
+    assert [one["outcome"] for one in outcome.json["found"]] == ["reads", "refuses"]
 
 
 def test_settings_that_this_release_does_not_take_are_told(fedrec, tmp_path):

@@ -148,6 +148,10 @@ def test_lists_are_measured_by_activity_and_exported(fedrec, settings_file, tmp_
     kept = json.loads((Path(plain["run"]) / "lists.json").read_text())
     assert [row["rates"]["at"] for row in kept] == [row["at"] for row in plain["lists"]]
     assert (Path(plain["run"]) / "lists.parquet").exists()
+    other = fedrec(
+        "evaluate", settings_file, *SETTINGS, *options[:-1], "5", "--resume", plain["run"]
+    )
+    assert other.code == 5 and "has lists at 3,5, not at 5" in other.err
     (Path(plain["run"]) / "lists.json").write_text("[{")
     again = fedrec("evaluate", settings_file, *SETTINGS, *options, "--resume", plain["run"])
     assert again.code == 1 and "lists.json is damaged" in again.err

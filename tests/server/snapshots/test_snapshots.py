@@ -47,6 +47,15 @@ def here(engine, *refused):
     return None if found is None else found[0].blob.digest
 
 
+async def served(engine, content):
+    """Return the file that the late client is sent, which has this content."""
+    found = await engine.exchange.for_client(identity(LATE).client_id, RoundId(0), frozenset())
+    _, blob, file = found
+    assert b"".join(file.chunk(at).data for at in file.offsets()) == content
+    assert blob == Blob.of(content)
+    return file
+
+
 @pytest.mark.parametrize("veiled", [False, True])
 async def test_a_late_joiner_gets_what_up_to_date_clients_made(tmp_path, veiled):
     bench, clock = bench_of(veiled=veiled), FakeClock()
@@ -119,6 +128,8 @@ async def test_a_copy_that_a_joiner_cannot_open_is_made_again_by_somebody_else(t
         await send_snapshot(engine, bench, 0, RUBBISH)
         assert here(engine) == bad and not engine.snapshots.worth_making(RoundId(0))
         joiner = identity(LATE).client_id
+        file = await served(engine, RUBBISH)
+        assert await served(engine, RUBBISH) is file, "a call reads no whole file"
         engine.snapshots.note_refused(joiner, frozenset({bytes(32)}))
         assert not engine.snapshots.worth_making(RoundId(0)), "it named another one"
         engine.snapshots.note_refused(joiner, frozenset({bad}))
@@ -128,6 +139,7 @@ async def test_a_copy_that_a_joiner_cannot_open_is_made_again_by_somebody_else(t
         await ask(engine, 1)
         await send_snapshot(engine, bench, 1, GOOD)
         assert here(engine) == here(engine, bad) == good
+        await served(engine, GOOD)
         assert sum(name.startswith("snapshots/") for name in files(tmp_path)) == 1
     async with running(bench, tmp_path) as engine:
         assert here(engine) == good
