@@ -110,7 +110,6 @@ def test_a_logger_that_fails_is_named_and_ends_nothing(fedrec, settings_file, lo
 @pytest.mark.slow
 @pytest.mark.long
 def test_each_seed_has_its_loggers(fedrec, settings_file):
-    pytest.importorskip("tensorboardX")
     options = ("--seeds", "2", "--jobs", "1", "--log", "tensorboard")
     outcome = fedrec("simulate", settings_file, *SETTINGS, *options)
     for run in map(Path, outcome.out.splitlines()[-2:]):
@@ -173,7 +172,6 @@ def events(run):
 
 @pytest.mark.slow
 def test_tensorboard_reads_back_every_number(fedrec, settings_file):
-    pytest.importorskip("tensorboardX")
     outcome = fedrec("simulate", settings_file, *SETTINGS, "--log", "tensorboard")
     run = Path(outcome.out.splitlines()[-1])
     found: dict[int, dict] = {}
@@ -193,7 +191,6 @@ def test_tensorboard_reads_back_every_number(fedrec, settings_file):
 @pytest.fixture
 def mlflow_server(tmp_path, monkeypatch):
     """MLflow's own server with SQLite, in a process of its own."""
-    pytest.importorskip("mlflow")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -258,7 +255,6 @@ def test_an_mlflow_server_has_every_number_and_its_loss_ends_nothing(
 
 @pytest.mark.slow
 def test_weights_and_biases_offline_gets_no_path_and_no_host(fedrec, settings_file, monkeypatch):
-    pytest.importorskip("wandb", reason="its package has 20 MB, and no server runs here")
     monkeypatch.setenv("WANDB_MODE", "offline")
     outcome = fedrec("simulate", settings_file, *SETTINGS, "--log", "wandb")
     assert outcome.code == 0 and "the logger" not in outcome.err
