@@ -98,13 +98,13 @@ def measured(
     settings: Settings, users: UserSplit, catalogue: Catalogue, folder: Path
 ) -> Record | None:
     """Train in a folder, or resume there. Return the run's record, or None if it was stopped."""
-    resume, began, before = CheckpointFolder(folder).exists, time.process_time(), folder / "spent"
+    resume, spent = CheckpointFolder(folder).exists, folder / "spent"
+    began = time.process_time() - (float(spent.read_text()) if resume else 0.0)
     result = simulate(
-        settings, users=users, catalogue=catalogue, folder=folder, resume=resume, stop=STOP.is_set
-    )
-    seconds = time.process_time() - began + (float(before.read_text()) if resume else 0.0)
+        settings, users=users, catalogue=catalogue, folder=folder, resume=resume, stop=STOP.is_set,
+        on_round=lambda _: spent.write_text(str(time.process_time() - began)),
+    )  # fmt: skip
     if not result.finished:
-        before.write_text(str(seconds))
         return None
     n_items, holders = len(catalogue), result.best.shared.holders
     active = int((holders >= settings.plan.federation.minimum_item_users).sum())
@@ -117,7 +117,7 @@ def measured(
     return {
         "validation": result.best.validation_ndcg,
         "hr": result.best_report.test.hr,
-        "seconds": seconds,
+        "seconds": time.process_time() - began,
         "bytes": cost.parts["expected"].total_bytes // CLIENTS,
         "private": private.facts["table_bytes"] // len(users),
         "ranks": np.round(ranks.model, 3).tolist(),
@@ -173,7 +173,7 @@ def measure(folder: Path, data: str, source: str, systems: list[str], seeds: int
             if path.exists():
                 continue
             settings = settings_of(system, data, OWN.get(system, ({},))[number], seed)
-            work = home / "running"
+            work = home / f"running-{number}-{seed}"
             record = measured(settings, users, catalogue, work)
             if record is None:
                 raise SystemExit(f"Stopped. To resume {data}, {system}: the same command.")

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -349,13 +349,19 @@ class Coordinator:
         return federation.keys.roster
 
     async def _tick(self, engine: Engine) -> None:
-        while not engine.run.work.lost.is_set():
-            await asyncio.sleep(TICK_SECONDS)
-            # `Work` logs failures. Without the next tick, deadlines would never pass.
-            with contextlib.suppress(Exception):
-                await engine.tick()
+        async def look() -> None:
             if self._metrics is not None:
                 self._metrics.tick()
+
+        async def repeat(step: Callable[[], Awaitable[None]]) -> None:
+            while not engine.run.work.lost.is_set():
+                await asyncio.sleep(TICK_SECONDS)
+                # `Work` logs failures. Without the next tick, deadlines would never pass.
+                with contextlib.suppress(Exception):
+                    await step()
+
+        # A tick may wait for minutes until models are made. Metrics must not stand still.
+        await asyncio.gather(repeat(engine.tick), repeat(look))
 
     async def _finished(self) -> None:
         engine = self.engine

@@ -13,6 +13,7 @@ import structlog
 from fedrec.clock import Clock
 from fedrec.errors import DamagedFile, FedrecError, StorageError, SumOutOfBounds
 from fedrec.ids import ClientId, RoundId
+from fedrec.plan.sizing import KEPT_SUMS
 from fedrec_server.federation import Federation
 from fedrec_server.peers.admission import Admission, Applications
 from fedrec_server.peers.key_rotation import KeyRotation, newest
@@ -232,13 +233,6 @@ class Engine:
             self.run.work.background(self.run.work.beside(self.run.store.settle))
         if self.run.state.ending is not None:
             self.finished.set()
-
-
-KEPT_SUMS = 20
-"""Number of rounds whose ciphertext sums are kept for clients that missed them.
-
-Older ones are replaced by snapshots.
-"""
 
 
 class SuperfluousFiles:

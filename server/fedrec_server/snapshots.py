@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import structlog
@@ -312,6 +313,7 @@ class SnapshotExchange:
         self._admission = admission
         self._turns = turns
         self._open: tuple[str, OpenFile] | None = None
+        self._opening = asyncio.Lock()
 
     async def receive(self, report: Report, blob: Blob, chunks: AsyncIterator[ByteChunk]) -> None:
         """Receive a snapshot. The reports that confirm it are admitted before it is read.
@@ -327,6 +329,8 @@ class SnapshotExchange:
             await run.work.in_thread(self._snapshots.check, report)
             incoming = await run.work.beside(IncomingSnapshot, run, self._snapshots, blob, report)
             await self._turns.take(incoming, chunks)
+            # It may have replaced the one that is open, whose file is then deleted.
+            self._open = None
 
     async def for_client(
         self, client_id: ClientId, after: RoundId, refused: frozenset[bytes]
@@ -351,9 +355,12 @@ class SnapshotExchange:
             return None
         stored, record = found
         name = snapshot_name(stored.round, stored.blob)
-        if self._open is None or self._open[0] != name:
-            # Its digest is compared once. Later callers only read their pieces.
-            self._open = name, await run.work.in_thread(run.store.spool.open, name, stored.blob)
+        async with self._opening:
+            if self._open is None or self._open[0] != name:
+                # Its digest is compared once. Later callers only read their pieces.
+                file = await run.work.in_thread(run.store.spool.open, name, stored.blob)
+                self._open = name, file
+            file = self._open[1]
         snapshot = Snapshot(
             round=stored.round,
             epoch=stored.epoch,
@@ -361,7 +368,7 @@ class SnapshotExchange:
             reports=(stored.reports or record.reports)[:MAX_REPORTS],
             blob=b"",
         )
-        return snapshot, stored.blob, self._open[1]
+        return snapshot, stored.blob, file
 
 
 class IncomingSnapshot(Incoming):

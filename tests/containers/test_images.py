@@ -70,6 +70,8 @@ def test_it_is_no_larger_than_was_promised(
     page = (ROOT / "docs/how-to/deploy-with-containers.md").read_text(encoding="utf-8")
     promised = {name: int(size.replace(",", "")) * 1e6 for name, size in PROMISED.findall(page)}
     (base,) = re.findall(r"(?m)^ARG BASE=(\S+)$", (ROOT / "deploy/Dockerfile").read_text())
+    # BuildKit lists no image that it only builds from.
+    engine.run("pull", "--quiet", base, check=False)
     added = engine.inspect(images[party], "image")["Size"] - engine.inspect(base, "image")["Size"]
     assert added < 1.05 * promised[party]
 

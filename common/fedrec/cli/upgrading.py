@@ -6,6 +6,7 @@ Nothing is started or changed. Stop the processes of a folder first.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -122,7 +123,8 @@ def _formats(found: Outlook) -> str:
 
 def _folders(folder: Path) -> Iterator[Path]:
     yield folder
-    yield from sorted(path for path in folder.rglob("*") if path.is_dir())
+    # Unlike `rglob`, this also names folders that can't be entered.
+    yield from sorted(Path(at) / name for at, names, _ in os.walk(folder) for name in names)
 
 
 def _read(folder: Path) -> list[Outlook]:

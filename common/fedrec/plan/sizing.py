@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from fedrec.model.tables import room_on_disk, table_bytes
 from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.layout import own_model_bytes
 from fedrec.plan.protections import Price
 from fedrec.plan.schema import Plan
 
+KEPT_SUMS = 20
+"""Rounds whose ciphertext sums a coordinator keeps, for members that missed them.
+
+Snapshots replace older ones. Without such sums, it keeps those of all rounds."""
 _MB = 1_000_000
 _CLIENT_BYTES = 86_000
 """Of the coordinator's memory for a connection and a waiting call: `bench_idle_clients.py`."""
@@ -38,8 +43,10 @@ def sizes(plan: Plan, found: Price, *, own_users: int, memory_mib: int) -> tuple
         found.facts[key] for key in ("n_clients", "n_rounds", "n_items")
     )
     up, down, opened = found.up_bytes, found.down_bytes, found.authority_bytes
-    # In the papers' protocol the coordinator keeps no old sums.
-    kept = n_rounds if plan.authority_opens or not found.facts["is_encrypted"] else 2
+    every = plan.authority_opens or not found.facts["is_encrypted"]
+    kept = n_rounds if every else min(n_rounds, KEPT_SUMS)
+    # Of each client's own model, the coordinator keeps the last one, and the next while it is made.
+    own = own_model_bytes(plan, found.facts["n_rows"])
     tables = table_bytes(own_users, algorithm_of(plan, n_items).private_widths)
     # A round's scores, and three versions of the tables with the trainer's copy.
     limit = memory_mib << 20
@@ -48,7 +55,7 @@ def sizes(plan: Plan, found: Price, *, own_users: int, memory_mib: int) -> tuple
         "coordinator",
         110 * _MB + _CLIENT_BYTES * n_clients + min(2 * n_clients * up, _BUFFERS_BYTES),
         # Published sums, one round's updates and their sum, and rows about all updates.
-        2 * _MB + kept * down + (n_clients + 1) * up + _ROW_BYTES * n_rounds * n_clients,
+        2 * _MB + kept * (down - own) + n_clients * (up + 2 * own + _ROW_BYTES * n_rounds) + up,
         n_clients * (0.01 + 0.01 * up / _MB),
         up_bytes=n_clients * down + opened,
         down_bytes=n_clients * up,

@@ -24,7 +24,7 @@ from fedrec.cli.flags import (
 )
 from fedrec.cli.terminal import Result
 from fedrec.durable import write_whole
-from fedrec.errors import SettingsError
+from fedrec.errors import RefusedError, SettingsError
 from fedrec_lab.cli.simulate import failure_of_seeds, seeds_of
 from fedrec_lab.reports.round_progress import StopRequest
 
@@ -233,13 +233,14 @@ def evaluate(
         # If resuming is refused, the run's own settings must not have been replaced.
         run.write_environment(trains)
         run.write_settings(settings)
-    else:
-        run.go_on(trains, accepted=accept_other_arithmetic)
-    tables = Tables(run.path) if diagnostics else None
     lists = None
     if numbers_of_lists:
         held = division.held
         lists = ListMeasurement(numbers_of_lists, held=held, folder=run.path, export=export)
+    if resume is not None:
+        _check_lists(run.path, asked=lists is not None)
+        run.go_on(trains, accepted=accept_other_arithmetic)
+    tables = Tables(run.path) if diagnostics else None
 
     def trained(result: SimulationResult) -> None:
         for each in (tables, lists):
@@ -322,6 +323,16 @@ class _Division:
 
         users, self.held = hold_out(interactions, catalogue, by=self._by, share=self._share)
         return users
+
+
+def _check_lists(folder: Path, *, asked: bool) -> None:
+    """Refuse to resume if finished trainings have lists that aren't asked for, or lack those."""
+    kept = (folder / "lists.json").exists()
+    if kept != asked and any(folder.glob("parts/*.json")):
+        raise RefusedError(
+            f"{folder} was measured {'with' if kept else 'without'} --lists-at.",
+            remedy="Resume with the same options, or evaluate into a new folder.",
+        )
 
 
 def _lists_at(text: str, export: Path | None) -> tuple[int, ...]:

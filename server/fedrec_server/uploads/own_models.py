@@ -23,6 +23,7 @@ from fedrec.evaluation.metrics import MetricSums
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import algorithm_of
+from fedrec.plan.layout import own_model_bytes
 from fedrec.protection.vector import Packed
 from fedrec.training.personalising import (
     Senders,
@@ -67,7 +68,14 @@ class OwnModels:
         Args:
             total: the round's sum.
             before: the version that the round's clients trained from.
+
+        Raises:
+            DiskFull: there is no space for the files.
         """
+        federation = self._run.federation
+        each = own_model_bytes(federation.plan, federation.catalogue.n_items)
+        # Before minutes of work that a full disk would waste at every try.
+        self._run.store.spool.require_space(len(round_.accepted) * each)
         clients = _Clients(self._run, round_, self._half, before)
         shared = personalise(self._half, before.number, before, clients)
         clients.keep(

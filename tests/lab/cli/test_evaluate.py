@@ -152,6 +152,8 @@ def test_lists_are_measured_by_activity_and_exported(fedrec, settings_file, tmp_
         "evaluate", settings_file, *SETTINGS, *options[:-1], "5", "--resume", plain["run"]
     )
     assert other.code == 5 and "has lists at 3,5, not at 5" in other.err
+    without = fedrec("evaluate", settings_file, *SETTINGS, *options[:-2], "--resume", plain["run"])
+    assert without.code == 5 and "was measured with --lists-at" in without.err
     (Path(plain["run"]) / "lists.json").write_text("[{")
     again = fedrec("evaluate", settings_file, *SETTINGS, *options, "--resume", plain["run"])
     assert again.code == 1 and "lists.json is damaged" in again.err

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.errors import StorageError
 from fedrec.training.executors.executor import Executor, Job, JobResult, SerialExecutor
 from fedrec.training.executors.measuring import MeasureJob
 from fedrec.training.executors.processes import (
@@ -89,7 +91,11 @@ class _ChoosingExecutor(Executor):
         there = fits_measuring(job) and job.estimated_seconds >= max(
             least, SHORTEST_MEASURING_SECONDS
         )
-        return (self._processes if there else self._serial).measure(job)
+        if there:
+            # This process needs no disk for it.
+            with suppress(StorageError):
+                return self._processes.measure(job)
+        return self._serial.measure(job)
 
     def close(self) -> None:
         """End the worker processes."""
