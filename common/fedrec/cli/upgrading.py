@@ -48,8 +48,8 @@ _SETTINGS = ("client.toml", "coordinator.toml", "federation.toml", "resolved.tom
 _NEXT_RUN = "begin the next run with an empty coordinator.state"
 _NEW_KEYS = "provision the federation again: only each member can make and sign its newer keys"
 _BACKUP_STAYS = (
-    f"{BACKUP_FILE} is from a conversion, and goes with the next published round. If no round "
-    "follows, delete it."
+    f"{BACKUP_FILE} is from a conversion. The next published round deletes it. If no round "
+    "follows, delete it yourself."
 )
 Outcome = Literal["reads", "converts", "refuses"]
 

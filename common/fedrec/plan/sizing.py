@@ -30,9 +30,9 @@ def sizes(plan: Plan, found: Price, *, own_users: int, memory_mib: int) -> tuple
 
     Returns:
         A price for each party, whose bytes are all that it sends and receives in a round. Its facts
-        are memory_bytes (resident), disk_bytes (its folder at the end of the run, without data
-        files and reserves) and processor_seconds (of one core in a round, without training and
-        measuring).
+        are memory_bytes (resident), disk_bytes and processor_seconds. Disk is its folder at the end
+        of the run, without data files and reserves. Seconds are of one core in a round, without
+        training and measuring.
     """
     n_clients, n_rounds, n_items = (
         found.facts[key] for key in ("n_clients", "n_rounds", "n_items")
