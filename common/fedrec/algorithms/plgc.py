@@ -48,8 +48,8 @@ A base whose server makes a model for each user has its C, too: the table that u
 G is `mixes_with`: with GPFedRec the table r that a user receives, to which C is still pulled, and
 with PerFedRec the mean of all tables. C stays the user's, so PerFedRec's users don't receive it as
 their cluster's table. In all else the base's server does to C what it does without PLGC: all means
-are its own, `upload` has no effect, and C begins as the table that the base's users begin with. With
-GPFedRec, the C of a late joiner begins as the mean table, not as r.
+are its own, `upload` has no effect, and C begins as the table that the base's users begin with.
+With GPFedRec, the C of a late joiner begins as the mean table, not as r.
 
 Evaluation and recommendations use the scores of Q, with lambda_c from the final C and the G from
 which the round started, which the user last held. They are kept as a private tensor, as in PFedRec.
