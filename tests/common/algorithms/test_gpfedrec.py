@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from conformance.unrounded import assert_near
-from pydantic import ValidationError
 from world.plans import check_plan, plans
 
 from fedrec.algorithms import GPFedRec, GPFedRecSettings, Shapes, UserUpdates
@@ -111,8 +110,3 @@ def test_a_pull_that_overshoots_is_refused():
 def test_a_threshold_beside_a_number_of_neighbours_is_refused():
     (sentence,) = check_plan(plan_of(algorithm={"neighbours": 5, "threshold": 2.0}))
     assert "algorithm.threshold" in sentence
-
-
-def test_no_wrapper_goes_around_it():
-    with pytest.raises(ValidationError, match="makes a model for each user"):
-        plan_of(algorithm={"name": "plgc", "base": {"name": "gpfedrec"}})

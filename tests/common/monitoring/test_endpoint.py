@@ -6,10 +6,12 @@ import http.client
 import socket
 import ssl
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from world.clock import poll
 from world.keys import credentials
 
 from fedrec import monitoring
@@ -136,9 +138,18 @@ def test_readers_beyond_the_places_are_hung_up_on():
 def status_of(address: str, *headers: str) -> int:
     """Return the status of an answer to exactly these headers."""
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host.strip("[]"), int(port)), timeout=10) as line:
-        line.sendall("\r\n".join(("GET /metrics HTTP/1.1", *headers, "", "")).encode())
-        return int(line.recv(64).split()[1])
+
+    def answer() -> bytes:
+        # No answer comes while the readers before this one still have their places.
+        with (
+            suppress(ConnectionError),
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10) as line,
+        ):
+            line.sendall("\r\n".join(("GET /metrics HTTP/1.1", *headers, "", "")).encode())
+            return line.recv(64)
+        return b""
+
+    return int(poll(answer, "an answer").split()[1])
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0"])
