@@ -5,6 +5,7 @@ Nothing here needs matplotlib, pandas or pyarrow unless a frame of that library 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -15,14 +16,14 @@ _BAR_WIDTH, _ROW_HEIGHT, _LABEL_WIDTH = 320, 20, 200
 _SHOWN_ROWS = 50
 
 
-class Tabular:
+class Tabular(ABC):
     """A value that is a table, with `columns` by name."""
 
     __slots__ = ()
 
+    @abstractmethod
     def columns(self) -> Mapping[str, Any]:
         """Return the table's columns: sequences or arrays of equal length."""
-        raise NotImplementedError
 
     def to_arrow(self) -> Any:
         """Return the table as a `pyarrow.Table`."""

@@ -40,13 +40,13 @@ def test_parts_of_users_make_the_tables_of_all_at_once(paper, monkeypatch):
 def test_making_the_tables_takes_little_more_memory_than_they_do():
     n_users, each = 100_000, 20
     items = np.arange(n_users * each) % each + np.repeat(np.arange(n_users) % 900, each)
-    nobody = np.full(n_users, -1)
+    no_item = np.full(n_users, -1)
     users = UserSplit(
         user_ids=("u",) * n_users,
         train_indptr=np.arange(0, n_users * each + 1, each),
         train_items=items,
-        validation_items=nobody,
-        test_items=nobody,
+        validation_items=no_item,
+        test_items=no_item,
     )
     tracemalloc.start()
     try:

@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,15 +173,8 @@ class CrewWork(ABC, Generic[T]):
         self._files: list[Path] = []
         self._briefing: list[tuple[object, dict[str, Any]]] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Remove the files."""
         for path in self._files:
             path.unlink(missing_ok=True)
 

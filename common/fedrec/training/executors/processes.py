@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import os
 import weakref
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -118,21 +118,13 @@ class ProcessRound(CrewWork[JobResult]):
         self._job = job
         self._sums = job.sums.empty(job.device)
 
-    def __enter__(self) -> Self:
-        self._private = PrivateRound(self._crew.scratch, self._job.private, self._job.room)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._private.remove()
-        super().__exit__(kind, error, trace)
-
     def run(self) -> JobResult:
         """Train all users, and return the result."""
+        self._private = PrivateRound(self._crew.scratch, self._job.private, self._job.room)
+        with closing(self._private):
+            return self._trained()
+
+    def _trained(self) -> JobResult:
         metrics, finite = self._work(), True
         for share in self._shares.values():
             self._sums.add_parts(
@@ -277,8 +269,8 @@ class ProcessExecutor(Executor):
 
     def _run(self, work: CrewWork[T]) -> T:
         try:
-            with work as held:
-                return held.run()
+            with closing(work):
+                return work.run()
         except BaseException:
             # A worker that is still busy would answer into another round.
             self.close()

@@ -189,7 +189,7 @@ class PrivateRound:
         """Return the places of the tables, in the form for workers."""
         return self._sent
 
-    def remove(self) -> None:
+    def close(self) -> None:
         """Delete the files of the round."""
         for place in self._places.values():
             Path(place.path).unlink(missing_ok=True)
