@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -11,11 +12,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from fedrec.algorithms.algorithm import Algorithm
+from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.declarations import Shapes, SumNoise
 from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.errors import ERRORS, FedrecError, InternalError
+from fedrec.telemetry import logger_of
 from fedrec.tensor_products import one_thread
 from fedrec.training import fitting
 from fedrec.training.device import DeviceTables, open_tables
@@ -23,10 +27,7 @@ from fedrec.training.fitting import fit_of
 from fedrec.updates.settings import UpdateSettings
 
 if TYPE_CHECKING:
-    import torch
-
     from fedrec.algorithms.accelerators import Accelerator
-    from fedrec.algorithms.algorithm import RoundStart
     from fedrec.algorithms.cohort import Cohort
     from fedrec.algorithms.grid import RoundSums, SumsShape
     from fedrec.model.state import PrivateState
@@ -68,6 +69,73 @@ def algorithm_from(recipe: Mapping[str, Any]) -> Algorithm:
         noise=None if recipe["noise"] is None else SumNoise(**recipe["noise"]),
     )
     return kind(kind.settings_type.model_validate(recipe["settings"]), shapes)
+
+
+def arrays_of(start: RoundStart) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a start on a CPU by name, for `start_from`."""
+    arrays = {f"shared.{name}": values.numpy() for name, values in start.shared.items()}
+    arrays["active"] = start.active.numpy()
+    if start.basis is not None:
+        arrays["basis"] = start.basis.numpy()
+    return arrays
+
+
+def numbers_of(start: RoundStart) -> dict[str, Any]:
+    """Return the other values of a start, as JSON, for `start_from`."""
+    return {
+        "round": start.round,
+        "n_items": start.n_items,
+        "scalars": dict(start.scalars),
+        "party_key": start.party_key,
+    }
+
+
+def start_from(numbers: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> RoundStart:
+    """Return the start with these values."""
+    tensors = {name: torch.from_numpy(own) for name, own in arrays.items()}
+    active, basis = tensors.pop("active"), tensors.pop("basis", None)
+    return RoundStart(
+        round=numbers["round"],
+        shared={name.removeprefix("shared."): own for name, own in tensors.items()},
+        n_items=numbers["n_items"],
+        active=active,
+        scalars=numbers["scalars"],
+        basis=basis,
+        party_key=numbers["party_key"],
+    )
+
+
+_LOG = "fedrec.training"
+
+
+def failure_of(error: Exception) -> dict[str, Any]:
+    """Return a worker's error as JSON, for `error_of`."""
+    return {
+        "say": "failed",
+        "error": type(error).__name__,
+        "message": error.message if isinstance(error, FedrecError) else str(error),
+        "remedy": error.remedy if isinstance(error, FedrecError) else "",
+        "known": isinstance(error, FedrecError),
+        "where": traceback.format_exc(),
+    }
+
+
+def error_of(failure: Mapping[str, Any], words: str = "") -> FedrecError:
+    """Return the error of a worker as an error of this process, and log its traceback.
+
+    Args:
+        words: the end of the worker's stderr.
+    """
+    logger_of(_LOG).warning("worker process failed", where=failure["where"], said=words)
+    kinds = {kind.__name__: kind for kind in ERRORS.values()}
+    kind = kinds.get(failure["error"]) if failure["known"] else None
+    if kind is not None:
+        return kind(failure["message"], remedy=failure["remedy"])
+    return InternalError(
+        f"A worker process failed: {failure['error']}: {failure['message']}.",
+        remedy='Its traceback is in the log. Set client.engine = "local" and client.workers = 1 '
+        "to train in this process.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
