@@ -2,8 +2,8 @@
 
 Workers keep no state. A shard's tables go to a node once, and stay in its object store as long as
 the cohort lives. Each round's call also brings the model, which goes to a node once, and the
-private rows of the users that train. They come back with the shard's integer sums. So Ray may repeat
-any call anywhere, and sums have the bits of one process.
+private rows of the users that train. They come back with the shard's integer sums. So Ray may
+repeat any call anywhere, and sums have the bits of one process.
 """
 
 from __future__ import annotations

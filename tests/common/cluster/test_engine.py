@@ -93,9 +93,7 @@ def test_a_repeated_call_counts_once(plan_of, play, same, cluster):
 
 def test_large_tables_go_out_in_smaller_shards(plan_of, play, same, cluster, tmp_path):
     plan = plan_of(**KINDS["pfedrec"])
-    resources = Resources(
-        workers=made(workers=2), scratch=tmp_path, table_bytes=1, memory_mib=0
-    )
+    resources = Resources(workers=made(workers=2), scratch=tmp_path, table_bytes=1, memory_mib=0)
     found = play(Learner(plan, 200, device="cpu", resources=resources), (2,))
     assert found[0].private.in_files
     same(found, play(Learner(plan, 200, device="cpu"), (2,)))
@@ -177,7 +175,7 @@ def test_rays_errors_are_told_with_a_remedy(cluster, plan_of, play, monkeypatch)
 
 def test_a_defect_in_a_worker_is_told_without_its_arguments(cluster, plan_of, play, monkeypatch):
     monkeypatch.setattr(shard_worker, "fit_of", lambda *_: None)
-    with pytest.raises(InternalError, match="TypeError.*not callable"):
+    with pytest.raises(InternalError, match=r"TypeError.*not callable"):
         play(learner_of(plan_of(), made(workers=2)))
 
 
@@ -190,6 +188,7 @@ def test_devices_are_left_to_the_local_engine(cluster):
         _check_device(torch.device("cuda:0"))
 
 
+@pytest.mark.slow
 def test_ray_is_imported_only_when_it_is_asked_for():
     said = subprocess.run(
         [
