@@ -48,6 +48,17 @@ class MortalWorker(ShardWorker):
             yield chunk
 
 
+class NodeKiller(ShardWorker):
+    """A worker that kills the raylet of the second node in the middle of a call, and itself."""
+
+    def _chunks(self, told, tables, tasks):
+        for n, chunk in enumerate(super()._chunks(told, tables, tasks)):
+            if n == 1 and os.environ["FEDREC_TEST_NODE"] == "127.0.0.3":
+                os.kill(int(os.environ["RAY_RAYLET_PID"]), signal.SIGKILL)
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield chunk
+
+
 class Node:
     """A raylet that ends with this object, and ends nothing else."""
 
@@ -56,6 +67,7 @@ class Node:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": os.environ["RAY_AUTH_TOKEN_PATH"],
             "FEDREC_TEST_DEATHS": str(folder / "deaths"),
+            "FEDREC_TEST_NODE": ip,
         }
         self.process = subprocess.Popen(
             [
@@ -238,10 +250,14 @@ def test_another_token_is_refused(address, second, tmp_path):
     assert "can join with its token" in said.stderr
 
 
-def test_a_lost_node_changes_no_bit(executor_with, second, play, plan_of, same):
-    """The last test: it ends the second node between two rounds' calls."""
-    executor = executor_with(4)
+def test_a_node_killed_in_mid_round_changes_no_bit(
+    executor_with, second, address, play, plan_of, same
+):
+    """The last test: it ends the second node."""
+    import ray
+
+    executor = executor_with(4, NodeKiller)
     plan = plan_of()
     same(play(learner_of(plan, executor)), play(Learner(plan, 200, device="cpu")))
-    second.end()
-    same(play(learner_of(plan, executor)), play(Learner(plan, 200, device="cpu")))
+    assert [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]] == ["127.0.0.2"]
+    executor.close()
