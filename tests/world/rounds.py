@@ -50,6 +50,7 @@ KINDS = {
 EXACT = {
     "fedals": {"algorithm": {"name": "fedals", "dim": 8}, "update": {"structure": "dense"}},
     "ease": {"algorithm": {"name": "ease"}, "update": {"structure": "dense"}},
+    "sketch": {"algorithm": {"name": "sketch"}, "update": {"structure": "dense"}},
     "accelerated, candidates": {
         "training": {"accelerated": True},
         "evaluation": {"protocol": "sampled"},

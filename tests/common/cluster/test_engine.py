@@ -35,6 +35,9 @@ def cluster(monkeypatch, report):
     return ray_in_process.installed(monkeypatch)
 
 
+FAST = ("fedmf, colr", "under noise", "fedals", "sketch")
+
+
 def made(**settings):
     return engine_of(ClientSettings(engine="ray", **settings))
 
@@ -67,11 +70,12 @@ def test_shards_give_the_bits_of_one_process(n_workers, plan_of, play, same, clu
 @pytest.mark.parametrize(
     "kind",
     [
-        "fedmf, colr",
-        "under noise",
-        "fedals",
+        *FAST,
         pytest.param("accelerated, candidates", marks=pytest.mark.slow),
-        *(pytest.param(kind, marks=pytest.mark.long) for kind in (*KINDS, "ease", "sketch")),
+        *(
+            pytest.param(kind, marks=pytest.mark.long)
+            for kind in sorted({*KINDS, *EXACT} - {*FAST, "accelerated, candidates"})
+        ),
     ],
 )
 def test_every_algorithm_trains_and_measures_there(kind, plan_of, users, cluster):

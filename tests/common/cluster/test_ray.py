@@ -91,13 +91,9 @@ class Node:
         raise AssertionError(self.said)
 
     def end(self) -> None:
-        """End it by the id of its process group, all of whose processes were started here."""
-        self.process.terminate()
-        try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+        """End it by its process group, all of whose processes were started here."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
         self.process.stdout.close()
 
 
