@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -136,7 +137,8 @@ def _read(folder: Path) -> list[Outlook]:
     """Return what is in one folder, or that it can't be read."""
     try:
         for path in folder.iterdir():
-            path.lstat()
+            with suppress(FileNotFoundError):
+                path.lstat()
         found = list(_outlooks(folder))
     except (FedrecError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         why = f"It can't be read: {type(error).__name__}: {error}."
