@@ -228,12 +228,11 @@ class RoundSum:
             FedrecError: the sum cannot be computed.
         """
         run = self._run
-        work, spool = run.work, run.store.spool
         if self._making is None or self._making[0] != round_.number:
-            total, read = await work.in_thread(self._add_up, round_)
-            before = await work.in_thread(self.own_models.version_before, round_)
+            total, read = await run.work.in_thread(self._add_up, round_)
+            before = await run.work.in_thread(self.own_models.version_before, round_)
             if before is not None:
-                task = work.background(self._with_models(round_, total, before))
+                task = run.work.background(self._with_models(round_, total, before))
                 task.add_done_callback(lambda _: run.advance_soon())
                 self._making = round_.number, task, read
                 return None
@@ -244,10 +243,11 @@ class RoundSum:
             if task.exception() is not None:
                 # A later call tries again.
                 self._making = None
-            total = task.result()
-            if total is None:
+            made = task.result()
+            if made is None:
                 return None
-        blob = await work.in_thread(spool.write, sum_name(round_.number), total)
+            total = made
+        blob = await run.work.in_thread(run.store.spool.write, sum_name(round_.number), total)
         return blob, *read
 
     async def _with_models(self, round_: Round, total: bytes, before: SharedState) -> bytes | None:
