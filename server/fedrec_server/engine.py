@@ -96,6 +96,7 @@ class Engine:
         self._sum = RoundSum(run, self.collection)
         self.own_models = self._sum.own_models
         self._missing = MissingClients()
+        self._superfluous = SuperfluousFiles(run)
         run.advance = self.advance
         run.listeners += [
             self.rollbacks.on_commit,
@@ -104,7 +105,7 @@ class Engine:
             self.snapshots.on_commit,
             self.polls.on_commit,
             self._on_commit,
-            SuperfluousFiles(run).on_commit,
+            self._superfluous.on_commit,
         ]
 
     def _collection(self) -> Collection:
@@ -118,6 +119,7 @@ class Engine:
         """Clean up after the last process and continue from its state."""
         run = self.run
         swept = await run.work.in_thread(run.store.sweep)
+        run.work.background(self._superfluous.empty_own_models())
         await run.work.in_thread(self.quality.read, run.store)
         await run.work.in_thread(self.counted.read, run.store)
         log = structlog.get_logger().bind(run=run.name)
@@ -250,6 +252,8 @@ class SuperfluousFiles:
                     background(self._forget_sums())
                 case CollectingEnded() | StepEnded() | UpdatesRefused() if change.left_out:
                     background(self._delete_updates(change.round, change.left_out))
+                case EpochBegan():
+                    background(self.empty_own_models())
         round_ = before.current
         if round_ is not None and any(isinstance(change, RoundPublished) for change in changes):
             background(self._forget_own_models(round_))
@@ -268,6 +272,11 @@ class SuperfluousFiles:
         """Delete what counted clients received before: they had it before they trained."""
         spool = self._run.store.spool
         await self._run.work.in_thread(spool.delete_own_models, round_.number, round_.accepted)
+
+    async def empty_own_models(self) -> None:
+        """Empty the models of parties that left: none of their calls is answered any more."""
+        run = self._run
+        await run.work.in_thread(run.store.spool.empty_own_models, run.state.roster)
 
     async def _forget_sums(self) -> None:
         """Delete ciphertext sums that a snapshot replaces."""
