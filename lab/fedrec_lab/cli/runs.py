@@ -63,8 +63,8 @@ def runs(
     differ only in federation.seed are one row: mean, deviation and the interval of the mean over
     seeds. For the same users, the first row's HR, NDCG and MRR minus another row's have paired
     bootstrap intervals over users. A deployed run has none, because it releases no ranks of single
-    users. --out writes a page with overlaid curves, each curve as SVG and PNG, and the table as Markdown, CSV, Parquet
-    and JSON. The page's path is then the last line.
+    users. --out writes a page with overlaid curves, each curve as SVG and PNG, and the table as
+    Markdown, CSV, Parquet and JSON. The page's path is then the last line.
     """
     given = places or ["runs"]
     if given[0] == _COMPARE:
