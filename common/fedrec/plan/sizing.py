@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from fedrec.model.tables import room_on_disk, table_bytes
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.layout import own_model_bytes
+from fedrec.plan.price import RunFacts
 from fedrec.plan.protections import Price
 from fedrec.plan.schema import Plan
 
@@ -21,7 +24,21 @@ _ROW_BYTES = 1_000
 """Of the coordinator's database for each update: 620 measured."""
 
 
-def sizes(plan: Plan, found: Price, *, own_users: int, memory_mib: int) -> tuple[Price, ...]:
+class SizeFacts(TypedDict):
+    """What a party needs.
+
+    The disk is its folder at the end of the run, without data files and reserves. The time is that
+    of one core in a round, without training and measuring.
+    """
+
+    memory_bytes: int
+    disk_bytes: int
+    processor_seconds: float
+
+
+def sizes(
+    plan: Plan, found: Price[RunFacts], *, own_users: int, memory_mib: int
+) -> tuple[Price[SizeFacts], ...]:
     """Return what the coordinator, the key authority and one client need.
 
     Bytes on the wire follow from the plan, and disk from the files that a party keeps. All other
@@ -34,19 +51,15 @@ def sizes(plan: Plan, found: Price, *, own_users: int, memory_mib: int) -> tuple
         memory_mib: `client.memory_mib`.
 
     Returns:
-        A price for each party, whose bytes are all that it sends and receives in a round. Its facts
-        are memory_bytes (resident), disk_bytes and processor_seconds. The disk is its folder at the
-        end of the run, without data files and reserves. The time is that of one core in a round,
-        without training and measuring.
+        A price for each party, whose bytes are all that it sends and receives in a round.
     """
-    n_clients, n_rounds, n_items = (
-        found.facts[key] for key in ("n_clients", "n_rounds", "n_items")
-    )
+    facts = found.facts
+    n_clients, n_rounds, n_items = facts["n_clients"], facts["n_rounds"], facts["n_items"]
     up, down, opened = found.up_bytes, found.down_bytes, found.authority_bytes
-    every = plan.authority_opens or not found.facts["is_encrypted"]
+    every = plan.authority_opens or not facts["is_encrypted"]
     kept = n_rounds if every else min(n_rounds, KEPT_SUMS)
     # Of each client's own model, the coordinator keeps the last one, and the next while it is made.
-    own = own_model_bytes(plan, found.facts["n_rows"])
+    own = own_model_bytes(plan, facts["n_rows"])
     tables = table_bytes(own_users, algorithm_of(plan, n_items).private_widths)
     # A round's scores, and three versions of the tables with the trainer's copy.
     limit = memory_mib << 20
@@ -83,6 +96,6 @@ def sizes(plan: Plan, found: Price, *, own_users: int, memory_mib: int) -> tuple
 
 def _size(
     name: str, memory: int, disk: int, seconds: float, *, up_bytes: int, down_bytes: int
-) -> Price:
-    facts = {"memory_bytes": memory, "disk_bytes": disk, "processor_seconds": round(seconds, 3)}
+) -> Price[SizeFacts]:
+    facts = SizeFacts(memory_bytes=memory, disk_bytes=disk, processor_seconds=round(seconds, 3))
     return Price(name=name, up_bytes=up_bytes, down_bytes=down_bytes, facts=facts)
