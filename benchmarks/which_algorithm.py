@@ -260,13 +260,13 @@ def tabled(home: Path) -> tuple[list[str], list[QualityPoint], dict[str, float]]
 
 HEADERS = (
     "", "seeds", "HR@10", "NDCG@10", "minus popularity", "bytes a client", "CPU seconds",
-    "a user's private part",
+    "private state per user",
 )  # fmt: skip
 BEGIN, END = "<!-- which_algorithm.py -->", "<!-- end -->"
 
 
 def write_page(folder: Path, page: Path) -> None:
-    """Replace the page's tables, and the figure beside it."""
+    """Replace the page's tables, and the figure in its folder."""
     text, points, lines = [], [], defaultdict(dict)
     for home in sorted(path for path in folder.iterdir() if path.is_dir()):
         rows, its_points, its_lines = tabled(home)

@@ -188,7 +188,7 @@ class Engine:
             tick = Tick(now=presence.now(), live=live, gone=presence.gone())
             return bool(await run.apply(tick))
         try:
-            total, metrics, rows = await self._sum.make(round_)
+            made = await self._sum.make(round_)
         except FedrecError as error:
             if isinstance(error, StorageError) and not isinstance(error, DamagedFile):
                 raise
@@ -197,7 +197,9 @@ class Engine:
             self.collection.forget()
             await run.fail(round_.number, reason_of(error), error)
             return True
-        now = run.clock.now()
+        if made is None:
+            return False
+        now, (total, metrics, rows) = run.clock.now(), made
         await run.apply(
             Summed(now=now, round=round_.number, total=total, metrics=metrics, rows=rows)
         )
@@ -271,7 +273,8 @@ class SuperfluousFiles:
     async def _forget_own_models(self, round_: Round) -> None:
         """Delete what counted clients received before: they had it before they trained."""
         spool = self._run.store.spool
-        await self._run.work.in_thread(spool.delete_own_models, round_.number, round_.accepted)
+        rounds = range(round_.number)
+        await self._run.work.in_thread(spool.delete_own_models, rounds, round_.accepted)
 
     async def empty_own_models(self) -> None:
         """Empty the models of parties that left: none of their calls is answered any more."""

@@ -304,7 +304,12 @@ def warnings_of_base(at: Circumstances) -> list[str]:
     from fedrec.algorithms.registry import ALGORITHMS
 
     base = at.settings.base
-    return ALGORITHMS[base.name].about.warnings(replace(at, settings=base))
+    return [*map(in_base, ALGORITHMS[base.name].about.warnings(replace(at, settings=base)))]
+
+
+def in_base(text: str) -> str:
+    """Return an algorithm's words about its settings with their names inside a wrapper."""
+    return text.replace("algorithm.", "algorithm.base.")
 
 
 def _sums_changes(settings: Any) -> str:

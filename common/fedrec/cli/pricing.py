@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedrec.cli.terminal import TextTable, count_of, human_bytes, human_share
 from fedrec.plan.price import ParameterSet, private_price
 from fedrec.plan.protections import described
+from fedrec.plan.sizing import FITTED
 
 if TYPE_CHECKING:
     from fedrec.plan.price import ExpectedFacts, OpeningFacts, RunFacts, TableFacts
@@ -170,13 +171,14 @@ def sizing_table(
         rows=[
             (
                 each.name,
-                human_bytes(each.facts["memory_bytes"]),
+                "unknown" if memory is None else human_bytes(memory),
                 human_bytes(each.facts["disk_bytes"]),
                 human_bytes(each.up_bytes),
                 human_bytes(each.down_bytes),
-                f"{each.facts['processor_seconds']:.2f} s",
+                "unknown" if memory is None else f"{each.facts['processor_seconds']:.2f} s",
             )
             for each in needed
+            for memory in (each.facts["memory_bytes"],)
         ],
         title=f"Sizes, with {clients} in each round, {count_of(own_users, 'user')} at each and "
         f"{count_of(found.facts['n_items'], 'item')}",
@@ -185,6 +187,10 @@ def sizing_table(
     yield "\nBytes and processor time of one core are those of a round. Disk is that of the whole"
     yield "run, without data files and coordinator.reserve_bytes. A client also trains and"
     yield "measures: `fedrec simulate` with its users and one round shows how long that takes."
+    if any(each.facts["memory_bytes"] is None for each in needed):
+        yield f"\nUnknown memory and processor time: only {' and '.join(FITTED)} were measured,"
+        yield "and no coordinator that makes a model for each client. Measure a run of a few"
+        yield "rounds with as many clients and items."
 
 
 def tables_price(settings: Settings, n_users: int, n_items: int) -> Price[TableFacts]:

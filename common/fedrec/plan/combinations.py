@@ -108,7 +108,12 @@ def find_conflicts(
     """Return every contradiction in a plan, with the settings that cause it."""
     found = list(_outside(plan, combinations))
     for rule in _RULES:
-        found.extend(rule(plan))
+        try:
+            found.extend(rule(plan))
+        except SettingsError as error:
+            # From a wrapper's base, about which several rules ask.
+            conflict = Conflict(keys=("algorithm.base",), sentence=str(error))
+            found += [] if conflict in found else [conflict]
     # The planner's errors are about numbers, which must be valid first.
     return found or list(_unplannable(plan))
 

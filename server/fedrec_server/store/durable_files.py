@@ -364,11 +364,11 @@ class Spool:
         """Return whether a file exists."""
         return (self._folder / name).exists()
 
-    def delete_own_models(self, before: RoundId, clients: Container[ClientId]) -> None:
-        """Delete what clients received from earlier rounds."""
+    def delete_own_models(self, rounds: Container[int], clients: Container[ClientId]) -> None:
+        """Delete what clients received from some rounds."""
         for path in self._of("models"):
             number, client_id, _ = path.name.split("-")
-            if int(number) < before and ClientId(client_id) in clients:
+            if int(number) in rounds and ClientId(client_id) in clients:
                 path.unlink(missing_ok=True)
 
     def empty_own_models(self, members: Container[ClientId]) -> None:
