@@ -188,14 +188,14 @@ def _round_price(
 
 
 class OpeningFacts(TypedDict):
-    """What an upload has and a sum of entries has, and how long opening it takes.
+    """The values of an upload and of a sum of entries, and the time of opening it.
 
     Attributes:
         entries: values of an upload, of `n_places`.
         expected_entries: values of a sum, were clients' indices independent.
         most_entries: the same, were they all different.
-        report_seconds: after them the run continues without clients' word on what they decrypted.
-            None: it waits.
+        report_seconds: after this time the run continues without clients' reports on what they
+            decrypted. If None, it waits for them.
     """
 
     entries: int

@@ -130,7 +130,7 @@ class Price(Generic[Facts]):
         up_bytes, down_bytes: bytes that one client sends and receives for it in a round.
         authority_bytes: bytes that the key authority fetches for it in a round.
         total_bytes: bytes that all of them send and receive for it.
-        facts: further values for scripts, by name. Where code reads some, their type names them.
+        facts: further values for scripts, by name. A `TypedDict` names those that code reads.
         rows: further facts for people, as names and sentences.
         parts: the prices of its parts and of alternatives, by name.
     """

@@ -27,15 +27,17 @@ _ROW_BYTES = 1_000
 
 
 class SizeFacts(TypedDict):
-    """What a party needs.
+    """The resident memory, the disk and the processor time of a party.
 
     The disk is its folder at the end of the run, without data files and reserves. The time is that
-    of one core in a round, without training and measuring.
+    of one core in a round, without training and measuring. Memory and time are None if nothing
+    similar was measured: under other protections than `FITTED`, and for a coordinator that makes
+    clients' models.
     """
 
-    memory_bytes: int
+    memory_bytes: int | None
     disk_bytes: int
-    processor_seconds: float
+    processor_seconds: float | None
 
 
 def sizes(
@@ -53,35 +55,17 @@ def sizes(
         memory_mib: `client.memory_mib`.
 
     Returns:
-<<<<<<< HEAD
         A price for each party, whose bytes are all that it sends and receives in a round.
     """
-    facts = found.facts
+    fitted, facts = plan.protection.name in FITTED, found.facts
+    algorithm = algorithm_of(plan, facts["n_items"])
     n_clients, n_rounds, n_items = facts["n_clients"], facts["n_rounds"], facts["n_items"]
-=======
-        A price for each party, whose bytes are all that it sends and receives in a round. Its facts
-        are memory_bytes (resident), disk_bytes and processor_seconds. The disk is its folder at the
-        end of the run, without data files and reserves. The time is that of one core in a round,
-        without training and measuring. Memory and time are None where nothing similar was measured:
-        under other protections than `FITTED`, and for a coordinator that makes clients' models.
-    """
-    fitted = plan.protection.name in FITTED
-    algorithm = algorithm_of(plan, found.facts["n_items"])
-    n_clients, n_rounds, n_items = (
-        found.facts[key] for key in ("n_clients", "n_rounds", "n_items")
-    )
->>>>>>> main
     up, down, opened = found.up_bytes, found.down_bytes, found.authority_bytes
     every = plan.authority_opens or not facts["is_encrypted"]
     kept = n_rounds if every else min(n_rounds, KEPT_SUMS)
     # Of each client's own model, the coordinator keeps the last one, and the next while it is made.
-<<<<<<< HEAD
     own = own_model_bytes(plan, facts["n_rows"])
-    tables = table_bytes(own_users, algorithm_of(plan, n_items).private_widths)
-=======
-    own = own_model_bytes(plan, found.facts["n_rows"])
     tables = table_bytes(own_users, algorithm.private_widths)
->>>>>>> main
     # A round's scores, and three versions of the tables with the trainer's copy.
     limit = memory_mib << 20
     work = min(20 * own_users * n_items, limit) + min(4 * tables, limit)
@@ -119,11 +103,6 @@ def sizes(
 
 
 def _size(
-<<<<<<< HEAD
-    name: str, memory: int, disk: int, seconds: float, *, up_bytes: int, down_bytes: int
-) -> Price[SizeFacts]:
-    facts = SizeFacts(memory_bytes=memory, disk_bytes=disk, processor_seconds=round(seconds, 3))
-=======
     name: str,
     fitted: bool,
     memory: int,
@@ -132,11 +111,10 @@ def _size(
     *,
     up_bytes: int,
     down_bytes: int,
-) -> Price:
-    facts = {
+) -> Price[SizeFacts]:
+    facts: SizeFacts = {
         "memory_bytes": memory if fitted else None,
         "disk_bytes": disk,
         "processor_seconds": round(seconds, 3) if fitted else None,
     }
->>>>>>> main
     return Price(name=name, up_bytes=up_bytes, down_bytes=down_bytes, facts=facts)
