@@ -1,7 +1,7 @@
 """What a published model gives away of its users, and what a few users can do to it, measured.
 
-MovieLens-100K, the settings of `fedrec init` with those of PLAIN, or noise where a row has an epsilon. The
-attacker has the published model alone, as everybody to whom it is given.
+MovieLens-100K, the settings of PLAIN, or noise where a row has an epsilon. The attacker has the
+published model alone, as everybody to whom it is given.
 
 - history: the attacker knows all training items of a user but one. It folds in those that it knows
   and compares two items that the user likes, one of which was held out, by a draw. Whichever ranks
@@ -49,7 +49,7 @@ PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
     "sketch, k = 64": ("sketch", {"dim": 64}),
     "ease": ("ease", {"regularisation": 100.0}),
 }
-"""By label an algorithm, and its settings in place of those of `fedrec init`: which_algorithm.py."""
+"""By label an algorithm, and its settings in place of those that `fedrec init` writes."""
 NOISY: dict[str, dict[str, Any]] = {
     "fedmf (colr)": {
         "algorithm": {"name": "fedmf", "dim": 32, "learning_rate": 0.5},
