@@ -262,7 +262,7 @@ def tabled(home: Path) -> tuple[list[str], list[QualityPoint], dict[str, float]]
 
 HEADERS = (
     "", "seeds", "HR@10", "NDCG@10", "minus popularity", "bytes a client", "CPU seconds",
-    "a user's private part",
+    "private state per user",
 )  # fmt: skip
 SUMS = {
     "rows": "sums over users for each item's row",
@@ -305,7 +305,7 @@ def replaced(text: str, part: str, lines: list[str]) -> str:
 
 
 def write_page(folder: Path, page: Path) -> None:
-    """Replace the page's tables, and its figure."""
+    """Replace the page's tables, and the figure in its folder."""
     text, points, lines = [], [], defaultdict(dict)
     for home in sorted(path for path in folder.iterdir() if path.is_dir()):
         rows, its_points, its_lines = tabled(home)

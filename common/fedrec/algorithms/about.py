@@ -7,7 +7,7 @@ refuse because of it or try with it. An algorithm from another package brings it
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -304,7 +304,12 @@ def warnings_of_base(at: Circumstances) -> list[str]:
     from fedrec.algorithms.registry import ALGORITHMS
 
     base = at.settings.base
-    return ALGORITHMS[base.name].about.warnings(replace(at, settings=base))
+    return [*map(in_base, ALGORITHMS[base.name].about.warnings(replace(at, settings=base)))]
+
+
+def in_base(text: str) -> str:
+    """Return an algorithm's words about its settings with their names inside a wrapper."""
+    return text.replace("algorithm.", "algorithm.base.")
 
 
 def _sums_changes(settings: Any) -> str:
@@ -382,12 +387,7 @@ ABOUT: Mapping[str, About] = {
         combination_reason="ease sums exact counts of pairs of items, which have no low-rank form "
         "and cannot be compressed. No negatives are drawn that could leave out held-out items.",
         warnings=_ease,
-        changed_since_0_1=lambda is_noisy: (
-            "under [privacy] clips and charges all its parts as one release since"
-            if is_noisy
-            else ""
-        ),
-        clips=False,
+        range_instead="exact counts, which are neither clipped nor rounded",
         modules=("numba",),
         not_under_noise="",
         one_release=True,
@@ -412,8 +412,6 @@ ABOUT: Mapping[str, About] = {
         "other low-rank form and cannot be compressed. No negatives are drawn "
         "that could leave out held-out items.",
         warnings=_sketch,
-        changed_since_0_1=lambda is_noisy: "rounds its sums to other fractions since",
-        clips=False,
         range_instead="their range follows from algorithm.longest_history",
         not_under_noise="",
         needs_everybody="every round of sketch adds another sum, and all sums must be",
@@ -536,7 +534,6 @@ ABOUT: Mapping[str, About] = {
         combination_reason="fedrecgel's gradients go through Adam, which divides every value by "
         "its own history and so is not the same in rotated coordinates. A "
         "low-rank form of them would be another algorithm.",
-        clips=False,
         range_instead="gradients have their own ranges and steps, algorithm.item_clip and "
         "network_clip, item_fraction_bits and network_fraction_bits",
         warnings=_fedrecgel,
@@ -546,3 +543,14 @@ ABOUT: Mapping[str, About] = {
         shortfall="rounds.total, algorithm.user_learning_rate and algorithm.learning_rate",
     ),
 }
+
+CHANGED_SINCE_0_1: Mapping[str, Callable[[bool], str]] = {
+    "ease": lambda is_noisy: (
+        "under [privacy] clips and charges all its parts as one release since" if is_noisy else ""
+    ),
+    "sketch": lambda is_noisy: "rounds its sums to other fractions since",
+}
+"""How sums, under noise or without, differ from those of release 0.1, as words after the name.
+
+Runs of other algorithms, and those with an empty text, can continue.
+"""

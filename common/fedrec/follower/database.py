@@ -331,6 +331,11 @@ def database_version(path: Path) -> int:
     return int.from_bytes(_header(path)[_VERSION])
 
 
+def is_database(path: Path) -> bool:
+    """Return whether a file has the header of a database."""
+    return bool(_header(path))
+
+
 def _header(path: Path) -> bytes:
     """Return the header of a database, or empty if there is no database."""
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.algorithms.declarations import NoiseProposal
@@ -235,7 +235,7 @@ def privacy_statements(plan: Plan, n_sums: int, n_items: int = 0) -> tuple[str, 
     return (text, _LAPLACE_WHO, *NOT_COVERED)
 
 
-def privacy_price(plan: Plan, n_items: int) -> Price | None:
+def privacy_price(plan: Plan, n_items: int) -> Price[Mapping[str, object]] | None:
     """Return the price of a plan's privacy, or None if it adds no noise.
 
     Returns:

@@ -266,6 +266,7 @@ def evaluate(
             trained=trained,
         )
     run.write_results(result.table)
+    run.write_ranks(result.ranks, users)
     run_again = ["fedrec", "evaluate", str(run.path / "resolved.toml"), "--resume", str(run.path)]
     run_again += words_of(
         {

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from typing import Protocol as Shape
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
@@ -65,11 +68,14 @@ class Comparison(Tabular):
     Attributes:
         finished: whether it was not stopped before the end.
         uninformed: the seeds whose version under noise must not be used, each with the reason.
+        ranks: the algorithm's 0-based ranks by protocol and seed, as far as they are known. A miss
+            has rank K, and a user without a test item has -1. (n_users,).
     """
 
     table: ComparisonTable
     finished: bool
     uninformed: tuple[str, ...] = ()
+    ranks: Mapping[tuple[Protocol, int], NDArray[np.float64]] = field(default_factory=dict)
 
     def columns(self) -> Mapping[str, list[Any]]:
         """Return the columns of the table."""
@@ -300,6 +306,11 @@ def compare(
         table=table,
         finished=finished,
         uninformed=tuple(f"Seed {seed}: {why}" for seed, why in empty.items()),
+        ranks={
+            (each.protocol, each.seed): np.array(each.ranks)
+            for each in found
+            if each.method == order[0] and each.ranks
+        },
     )
 
 
