@@ -304,8 +304,7 @@ class WireReport:
         if self.clear_indices:
             lines.append(
                 f"Indices in the clear: {self.clear_indices} of every update after the count, "
-                'because update.indices is "clear". They name the items that the client\'s user '
-                "touched."
+                'because update.indices is "clear". They name the items that its user touched.'
             )
         if len(self.epochs) > 1:
             numbers = ", ".join(str(row.epoch) for row in self.epochs)
