@@ -36,18 +36,23 @@ demo: setup
 # memory is as good, where there is room and programs run.
 MEMORY = $(shell test -w /dev/shm && ! grep -q '^[^ ]* /dev/shm .*noexec' /proc/mounts && \
 	test "$$(df -Pk /dev/shm | awk 'NR == 2 { print $$4 }')" -gt 4194304 && echo /dev/shm)
-PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE TMPDIR="$(or $(TMPDIR),$(MEMORY),/tmp)" \
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+ALONE = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE TMPDIR="$(or $(TMPDIR),$(MEMORY),/tmp)" \
+	$(BIN)/python -m pytest
+PYTEST = $(ALONE) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# What failed beside other tests is tried once more without them. Its report stays in the output: a
+# failure that the second try doesn't repeat is a race, in the test or in fedrec, and waits to be mended.
+AGAIN = { test $$? -eq 1 && echo "Trying what failed once more, alone. If it passes now, it is a race to be mended." && \
+	$(ALONE) --last-failed --last-failed-no-failures none --verbose $(1); }
 
 test: setup
-	$(PYTEST)
+	$(PYTEST) || $(call AGAIN)
 
 test-fast: WORKERS := 2
 test-fast: setup
 	$(PYTEST) --hypothesis-profile fast tests/common tests/lab tests/client tests/authority tests/docs -m 'not cuda and not slow and not long and not hours'
 
 test-more: setup
-	$(PYTEST) -m 'long and not cuda'
+	$(PYTEST) -m 'long and not cuda' || $(call AGAIN,-m 'long and not cuda')
 
 # Of the fast part, in this process's own tests: what only other processes run shows as missing.
 coverage: setup

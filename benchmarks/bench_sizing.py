@@ -29,7 +29,7 @@ from measuring import describe_machine, peak_bytes
 from fedrec.data import generate
 from fedrec.plan.price import price
 from fedrec.plan.schema import Plan
-from fedrec.plan.sizing import sizes
+from fedrec.plan.sizing import FITTED, sizes
 from fedrec.settings.schema import Settings
 from fedrec_lab.demo.workspace import DemoData, Workspace, provisioned
 
@@ -38,7 +38,6 @@ CASES = (
 )  # fmt: skip
 START_SECONDS = {"coordinator": 1.4, "authority": 1.2, "client": 3.5}
 """Users, items and clients."""
-PROTECTIONS = ("none", "bfv")
 
 
 def kits(folder: Path, case: tuple[int, int, int], protection: str, rounds: int) -> Workspace:
@@ -142,13 +141,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--case", action="append", help="USERS,ITEMS,CLIENTS")
-    parser.add_argument("--protection", action="append", choices=PROTECTIONS)
+    parser.add_argument("--protection", action="append", choices=FITTED)
     parser.add_argument("--rounds", type=int, default=8)
     options = parser.parse_args()
     cases = [tuple(map(int, each.split(","))) for each in options.case or ()] or CASES
     print(describe_machine(), flush=True)
     for case in cases:
-        for protection in options.protection or PROTECTIONS:
+        for protection in options.protection or FITTED:
             measure(case, protection, options.rounds)
 
 

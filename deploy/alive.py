@@ -17,11 +17,11 @@ TIMEOUT_SECONDS = 5.0
 
 
 def main() -> None:
-    """Ask over HTTP and, where the port speaks TLS, over that."""
+    """Ask over HTTP and, if that fails, over TLS."""
     port = int(sys.argv[1])
-    # Nothing is told and nothing is read: whose certificate it is does not matter.
+    # The request carries no data and the answer isn't read, so any certificate will do.
     context = ssl._create_unverified_context()
-    # No proxy of the environment reaches this machine's own ports.
+    # A proxy from the environment can't reach this machine's own ports.
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     )
@@ -29,13 +29,13 @@ def main() -> None:
         try:
             opener.open(f"{scheme}://{host}:{port}/metrics", timeout=TIMEOUT_SECONDS)
         except urllib.error.HTTPError:
-            # Who shows no token is refused: by a process that lives.
+            # A refusal for the missing token shows that the process is alive.
             pass
         except (OSError, http.client.HTTPException):
             continue
         print("ALIVE")
         return
-    sys.exit(f"Nobody answers at port {port}.")
+    sys.exit(f"No process answers at port {port}.")
 
 
 if __name__ == "__main__":

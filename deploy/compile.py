@@ -1,7 +1,7 @@
-"""Compiles what trains users on a processor, when a client's image is built.
+"""Compiles the training code for processors, when a client's image is built.
 
-`python compile.py FOLDER` fills FOLDER, which NUMBA_CACHE_DIR names where clients run. The code is
-for the kind of processor that builds the image; on another kind a client compiles for itself.
+`python compile.py FOLDER` fills FOLDER. Clients find it through NUMBA_CACHE_DIR. The code is for
+the kind of processor that builds the image. On another kind, a client compiles its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedrec.plan.schema import Plan
 
 OTHERWISE = ({"name": "plgc", "weight": 0.0},)
-"""Algorithms as they are compiled, where they are not by default."""
+"""Settings of algorithms that aren't compiled with their default settings."""
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     for plan in plans():
         print(f"{plan.algorithm.name} {plan.update.structure}", flush=True)
         Learner(plan, n_items=12).warm_up()
-    # Whoever runs a client may read it, nobody may change it.
+    # Every account may read it, and none may change it.
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
 

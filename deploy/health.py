@@ -20,9 +20,9 @@ TIMEOUT_SECONDS = 5.0
 
 
 def main() -> None:
-    """Ask once and leave with the answer."""
+    """Ask once and exit with the answer."""
     settings = load_settings(sys.argv[1]).coordinator
-    # The coordinator's certificate names this machine, too, and is good for asking itself.
+    # The coordinator's certificate also names this machine, so it can be used for this call.
     own = Credentials.load(Path(settings.certificate), "coordinator.certificate")
     address = written_address(reached_from_here(settings.host), settings.port)
     with open_channel(address, own) as channel:

@@ -35,16 +35,16 @@ PACKAGES = {
     "fedrec.recommender": "Answers from a model, without a federation.",
     "fedrec.data": "Interactions, catalogues and splits.",
     "fedrec.evaluation.protocols": "How held-out items are ranked.",
-    "fedrec.evaluation.metrics": "What is measured, as sums.",
-    "fedrec.algorithms": "The interface of algorithms, and those that there are.",
-    "fedrec.updates": "What is trained and sent in place of a table.",
+    "fedrec.evaluation.metrics": "Metrics, as sums over users.",
+    "fedrec.algorithms": "The interface of algorithms, and the built-in ones.",
+    "fedrec.updates": "Update structures: the content of an update in place of a table.",
     "fedrec.errors": "Every error that is raised on purpose.",
-    "fedrec.protection": "How sums are made that nobody reads one update of.",
-    "fedrec_lab": "A federation in one process, beside what it has to beat.",
+    "fedrec.protection": "Protections: they hide updates and reveal only sums.",
+    "fedrec_lab": "A federation in one process, compared with baselines and references.",
     "fedrec_lab.simulation": "A whole federation in one process.",
 }
-"""Whose exports the reference of Python lists."""
-_NOTE = "<!-- Written by docs/generate.py; `make docs` writes it again. -->\n"
+"""The packages whose exports the reference of Python lists."""
+_NOTE = "<!-- Written by docs/generate.py. To update it, run `make docs`. -->\n"
 
 Command = Any
 """Commands and parameters of click are untyped here: typer's copy is private."""
@@ -69,24 +69,25 @@ def settings_page() -> str:
 {_NOTE}
 # Settings
 
-One TOML file holds the settings of a federation. `fedrec init` writes a first one,
-`fedrec check FILE` says what it resolves to and where each value comes from, and
+One TOML file holds the settings of a federation. `fedrec init` writes a first one.
+`fedrec check FILE` prints every value and where it comes from.
 `fedrec check --explain KEY` prints a row of the tables below.
 
-- A flag wins over the environment, that over the file, and the file over the default. The flag is
-  `--set KEY=VALUE` or one named after the setting; the variable of `rounds.total` is
-  `FEDREC_ROUNDS__TOTAL`, that of a setting inside `algorithm.base` `FEDREC_ALGORITHM__BASE__DIM`.
-- Sections marked *plan* are what coordinator and clients must agree on. Their values have one
+- A flag takes precedence over the environment, the environment over the file, and the file over
+  the default. The flag is `--set KEY=VALUE` or is named after the setting. The environment variable
+  of `rounds.total` is `FEDREC_ROUNDS__TOTAL`. That of `algorithm.base.dim` is
+  `FEDREC_ALGORITHM__BASE__DIM`.
+- Coordinator and clients must agree on the sections marked *plan*. Their values have one
   fingerprint, which every signature covers. A client refuses a coordinator whose plan differs
   from a value that the client's own file sets.
-- What decides privacy a client compares even where its file is silent; there the default counts.
-  Of what is ordered it takes a stricter value: more item users, clients and summands, fewer
-  maximum users, encryption in place of none, a protocol that does not leak in place of `paper`.
-  The fields are {compared}.
-- Sections marked *local* belong to one machine and travel nowhere.
-- An unknown key, a value outside its range and a combination that cannot work are all reported
+- A client always compares the settings that decide privacy. If its file doesn't set one, the
+  default counts. It accepts a stricter value: more item users, clients and summands, fewer maximum
+  users, encryption in place of none, a protocol that doesn't leak in place of `paper`. The settings
+  are {compared}.
+- Sections marked *local* belong to one machine. Their values are never sent.
+- Unknown keys, values outside their range and impossible combinations are all reported
   together, each with its file and line, and nothing is started.
-- Relative paths start at the folder of the settings file; those given by a flag or the
+- Relative paths in the settings file start at its folder. Relative paths in a flag or in the
   environment start at the working folder. Paths are {paths}.
 """
     return f"{head}\n{settings_markdown()}"
@@ -101,27 +102,27 @@ def cli_page() -> str:
         _NOTE,
         "# Commands",
         "",
-        "`python -m fedrec` is the same as `fedrec`. With `--json` a command prints one JSON "
-        "object on stdout, an error included; logs and progress go to stderr.",
+        "`python -m fedrec` is the same as `fedrec`. With `--json`, a command prints one JSON "
+        "object on stdout, even for an error. Logs and progress go to stderr.",
         "",
         *_listing(root, context),
         "",
         "## Shell completion",
         "",
         "Run `fedrec --install-completion` in your shell: bash, zsh, fish or PowerShell. "
-        "New shells complete commands and options with Tab, and paths as ever. "
+        "New shells complete commands, options and paths with Tab. "
         "`fedrec --show-completion` prints the script without installing it. "
         "`_FEDREC_COMPLETE=source_bash fedrec` and `_FEDREC_COMPLETE=source_zsh fedrec` print it "
-        "for a shell that you name, as for an image.",
+        "for that shell, for instance when you build an image.",
         "",
         "## Commands and options of earlier versions",
         "",
-        "They are refused with what does the same now.",
+        "fedrec refuses them, and the error names the replacement.",
         "",
         "| earlier | now |",
         "|---|---|",
         *(f"| `{old}` | `{new}` |" for old, new in REPLACED.items()),
-        "| options for reading a file, as `--separator`, of any command but `data describe` and "
+        "| options for reading a file, such as `--separator`, except of `data describe` and "
         "`data import` | `fedrec data describe FILE --separator ... --save`, once |",
         "| `--coordinator`, `--label` and other settings as options of `client run` | `--set "
         "client.coordinator=...` |",
@@ -132,13 +133,14 @@ def cli_page() -> str:
         "|---|---|",
         *codes,
         "",
-        "SIGTERM and SIGHUP mean what Ctrl-C means, but `coordinator run` and `client serve` leave "
-        "with 0 after SIGTERM. Under `nohup` SIGHUP is ignored. Processes that a command started "
-        "end with it, within seconds even if it was killed.",
+        "SIGTERM and SIGHUP have the effect of Ctrl-C, but `coordinator run` and `client serve` "
+        "exit with 0 after SIGTERM. Under `nohup`, SIGHUP is ignored. If a command ends, the "
+        "processes that it started end within seconds, even if the command was killed.",
         "",
-        "A closed stdout is refused before anything is done. If its disk is full, the command ends "
-        "with one line on stderr; if its reader left, as `head` does, without a line. Without a "
-        "stderr the command goes on, and its messages are lost.",
+        "If stdout is closed, a command refuses to start. If the disk of stdout is full, the "
+        "command ends with one line on stderr. If the reader of stdout ended, as `head` does, the "
+        "command ends without a message. If stderr is closed, the command continues, and its "
+        "messages are lost.",
     ]
     lines += _options(root, context, heading="Options of `fedrec` itself")
     for name in root.list_commands(context):
@@ -154,13 +156,13 @@ def errors_page() -> str:
         "# Errors",
         "",
         "Every error that fedrec raises on purpose has a code that never changes its meaning. "
-        "Scripts find it under `error` in the output of `--json`; people find it in brackets, as "
+        "In the output of `--json`, it is under `error`. In text, it is in brackets, as "
         "in `error [settings]: ...`. Between coordinator and client it travels in the gRPC "
         "trailer `fedrec-code`.",
         "",
-        "A peer gets the *public sentence*. The full message follows only where the error is "
-        "about the peer's own input (*detail: yes*); otherwise it stays in the log of the process "
-        "that raised it, under the incident id that the peer got in the trailer "
+        "A peer gets the *public sentence*. If the error is about the peer's own input (*detail: "
+        "yes*), the peer also gets the full message. Otherwise the message stays in the log of the "
+        "process that raised it, under an incident id. The peer gets this id in the trailer "
         "`fedrec-incident`.",
         "",
         "```text",
@@ -178,35 +180,36 @@ def errors_page() -> str:
     used = {kind.exit_code for kind in errors.ERRORS.values()} | {0, 130}
     lines += ["", "## Exit codes", "", "| code | meaning |", "|---|---|"]
     for number, meaning in EXIT_CODES.items():
-        note = "" if number in used else " (reserved: no error of this version ends so)"
+        note = "" if number in used else " (reserved: no error of this version uses it)"
         lines.append(f"| {number} | {meaning}{note} |")
     return "\n".join(lines) + "\n"
 
 
 def combinations_page() -> str:
-    """Return the table of what goes together, and why the rest does not."""
+    """Return the table of possible combinations, and the reasons why others aren't possible."""
     head = f"""\
 {_NOTE}
 # Combinations
 
-Which update structure, protection and protocol go with which algorithm. Any choice of a row goes
-with any other of the same row. Everything else is refused when settings are read, with the reason
-below and the nearest combination that works. Every pair of algorithm and update structure trains
-two rounds in the tests, and every protection of its row protects, adds and opens what that gives.
+This table shows which update structures, protections and protocols work with which algorithm. You
+can combine all choices in a row. Other combinations are refused when settings are read, with the
+reason below and the nearest combination that works. In the tests, every pair of algorithm and
+update structure trains two rounds, and every protection of its row protects, adds and opens the
+result.
 
-Numbers may contradict each other besides; `fedrec check` says so.
+Numbers can contradict each other, too. `fedrec check` reports this.
 """
     return f"{head}\n{combinations_markdown()}"
 
 
 def python_page() -> str:
-    """Return the reference of what other code may import: what the packages export."""
+    """Return the reference of the public Python interface: the packages' exports."""
     lines = [
         _NOTE,
         "# Python",
         "",
-        "What these packages export, with its docstrings; anything else may change without notice. "
-        "`make site` puts the docstrings in place of the lines that begin with colons, and "
+        "The exports of these packages are public. Anything else may change without notice. "
+        "`make site` replaces the lines that begin with colons by the docstrings, and "
         "`help(NAME)` shows them in Python.",
     ]
     for module, about in PACKAGES.items():
@@ -271,7 +274,7 @@ def _row(found: Command, context: Context) -> str:
 
 
 def _takes(found: Command, context: Context) -> str:
-    """Return in words what an argument or option takes; nothing for a switch."""
+    """Return in words the values of an argument or option, or nothing for a switch."""
     if getattr(found, "is_flag", False):
         return ""
     shown = str(found.display_type_rich(ctx=context)).strip("<>")
@@ -306,7 +309,7 @@ def main() -> None:
         elif not checking:
             path.write_text(text, encoding="utf-8")
     if differing:
-        sys.exit(f"{', '.join(differing)}: not what the code says; run `make docs`.")
+        sys.exit(f"Out of date: {', '.join(differing)}. To update, run `make docs`.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tables of the reference: all settings, and what goes with what, under which, and why not."""
+"""Tables of the reference: all settings, and all combinations with reasons for refusals."""
 
 from __future__ import annotations
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedrec.cli.flags import AcceptExposure
-from fedrec.cli.terminal import human_bytes, stopped
+from fedrec.cli.terminal import Result, human_bytes, stopped
 
 if TYPE_CHECKING:
     from fedrec.settings.schema import Settings
@@ -38,7 +39,7 @@ def run(
     ] = None,
     record_wire_mib: Annotated[
         int,
-        typer.Option(min=1, help="Largest recording. Recording then ends, not the run."),
+        typer.Option(min=1, help="Largest size of the recording. The run continues without it."),
     ] = 4096,
     page: Annotated[
         str | None,
@@ -122,7 +123,7 @@ def _catalogue_of(settings: Settings) -> PublicCatalogue:
 def backup(
     settings_file: Annotated[Path, typer.Argument(metavar="SETTINGS.toml")],
     into: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder for the copy.")],
-) -> None:
+) -> Result:
     """Copy the state folder. The coordinator may be running.
 
     To use the copy, put it where coordinator.state points to, and start a coordinator. A
@@ -133,9 +134,12 @@ def backup(
 
     settings = load_settings(settings_file)
     found = back_up(Path(settings.coordinator.state), into)
-    typer.echo(
-        f"Backed up to {into}: {found.n_files} files, {human_bytes(found.n_bytes)}, up to round "
-        f"{found.last_round}."
+    return Result(
+        content={"folder": str(into)} | asdict(found),
+        text=(
+            f"Backed up to {into}: {found.n_files} files, {human_bytes(found.n_bytes)}, up to "
+            f"round {found.last_round}.",
+        ),
     )
 
 
@@ -145,7 +149,7 @@ def recover(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The file from `fedrec keys export-recovery`.")
     ],
-) -> None:
+) -> Result:
     """Rebuild a lost or outdated state folder from the key authority's data.
 
     The existing folder is renamed, not deleted. The run continues with the next round, and running
@@ -162,8 +166,13 @@ def recover(
     catalogue = _catalogue_of(settings)
     vectors = RoundVectors.of(settings.plan, catalogue.n_items)
     found = make_anew(settings, catalogue, vectors, file, now=SystemClock().now())
-    if found.aside is not None:
-        typer.echo(f"The previous folder is now {found.aside}.")
+    previous = None if found.aside is None else str(found.aside)
     model = "" if found.has_model else ", and members have the model"
-    typer.echo(f"Recovered run {found.run} up to round {found.round}{model}.")
-    typer.echo("Start the coordinator. Members continue automatically.")
+    return Result(
+        content=asdict(found) | {"aside": previous},
+        text=(
+            *(() if previous is None else (f"The previous folder is now {previous}.",)),
+            f"Recovered run {found.run} up to round {found.round}{model}.",
+            "Start the coordinator. Members continue automatically.",
+        ),
+    )

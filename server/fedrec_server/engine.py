@@ -96,6 +96,7 @@ class Engine:
         self._sum = RoundSum(run, self.collection)
         self.own_models = self._sum.own_models
         self._missing = MissingClients()
+        self._superfluous = SuperfluousFiles(run)
         run.advance = self.advance
         run.listeners += [
             self.rollbacks.on_commit,
@@ -104,7 +105,7 @@ class Engine:
             self.snapshots.on_commit,
             self.polls.on_commit,
             self._on_commit,
-            SuperfluousFiles(run).on_commit,
+            self._superfluous.on_commit,
         ]
 
     def _collection(self) -> Collection:
@@ -118,6 +119,7 @@ class Engine:
         """Clean up after the last process and continue from its state."""
         run = self.run
         swept = await run.work.in_thread(run.store.sweep)
+        run.work.background(self._superfluous.empty_own_models())
         await run.work.in_thread(self.quality.read, run.store)
         await run.work.in_thread(self.counted.read, run.store)
         log = structlog.get_logger().bind(run=run.name)
@@ -186,7 +188,7 @@ class Engine:
             tick = Tick(now=presence.now(), live=live, gone=presence.gone())
             return bool(await run.apply(tick))
         try:
-            total, metrics, rows = await self._sum.make(round_)
+            made = await self._sum.make(round_)
         except FedrecError as error:
             if isinstance(error, StorageError) and not isinstance(error, DamagedFile):
                 raise
@@ -195,7 +197,9 @@ class Engine:
             self.collection.forget()
             await run.fail(round_.number, reason_of(error), error)
             return True
-        now = run.clock.now()
+        if made is None:
+            return False
+        now, (total, metrics, rows) = run.clock.now(), made
         await run.apply(
             Summed(now=now, round=round_.number, total=total, metrics=metrics, rows=rows)
         )
@@ -250,6 +254,8 @@ class SuperfluousFiles:
                     background(self._forget_sums())
                 case CollectingEnded() | StepEnded() | UpdatesRefused() if change.left_out:
                     background(self._delete_updates(change.round, change.left_out))
+                case EpochBegan():
+                    background(self.empty_own_models())
         round_ = before.current
         if round_ is not None and any(isinstance(change, RoundPublished) for change in changes):
             background(self._forget_own_models(round_))
@@ -267,7 +273,13 @@ class SuperfluousFiles:
     async def _forget_own_models(self, round_: Round) -> None:
         """Delete what counted clients received before: they had it before they trained."""
         spool = self._run.store.spool
-        await self._run.work.in_thread(spool.delete_own_models, round_.number, round_.accepted)
+        rounds = range(round_.number)
+        await self._run.work.in_thread(spool.delete_own_models, rounds, round_.accepted)
+
+    async def empty_own_models(self) -> None:
+        """Empty the models of parties that left: none of their calls is answered any more."""
+        run = self._run
+        await run.work.in_thread(run.store.spool.empty_own_models, run.state.roster)
 
     async def _forget_sums(self) -> None:
         """Delete ciphertext sums that a snapshot replaces."""

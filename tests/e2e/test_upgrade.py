@@ -6,6 +6,7 @@ skipped.
 
 import io
 import json
+import signal
 import subprocess
 import sys
 import tarfile
@@ -103,7 +104,12 @@ def test_a_run_goes_on_while_its_parties_are_upgraded(
     for name in ("authority", "a", "b", "c"):
         begin(name, under=former)
     go_on(3)
+    # The command looks at what nobody changes meanwhile: a file could vanish under it.
+    for command in running.values():
+        command.process.send_signal(signal.SIGSTOP)
     states = outcomes(kits)
+    for command in running.values():
+        command.process.send_signal(signal.SIGCONT)
     assert {path for path, (told, _) in states.items() if told == "converts"} == (
         converted or set(states)
     )

@@ -19,7 +19,7 @@ from world.children import (
     KillCoordinator,
     close_all,
 )
-from world.clock import DEADLINE_SECONDS
+from world.clock import DEADLINE_SECONDS, poll
 from world.links import Passing
 from world.parties import (
     Client,
@@ -38,6 +38,7 @@ from fedrec.wire.v1.coordinator_pb2 import FetchOwnModelRequest
 from fedrec_client.connecting import open_link
 from fedrec_lab.audit.wire import audit_wire
 from fedrec_server.service.wire_recorder import WireRecorder
+from fedrec_server.store.durable_files import own_models_name
 
 SUMMED = (
     KillCoordinator(failpoint="folder.synced", round=2, phase="summing"),
@@ -153,25 +154,75 @@ def test_plgc_around_it_in_a_cohort_of_several(found, algorithm):
     assert check_against_one_process(federation) == [ALL] * 5
 
 
-def test_a_status_is_answered_while_models_are_made(found, monkeypatch):
-    making, answered = threading.Event(), threading.Event()
+@pytest.fixture
+def made(monkeypatch):
+    """Hold a server that makes models until `made.go_on()`. `made.begun` is set meanwhile."""
+
+    class Made:
+        begun = threading.Event()
+        go_on = staticmethod(lambda: True)
 
     def waiting(*args):
-        making.set()
-        assert answered.wait(DEADLINE_SECONDS)
+        Made.begun.set()
+        poll(Made.go_on)
         return personalise(*args)
 
     monkeypatch.setattr("fedrec_server.uploads.own_models.personalise", waiting)
-    federation = found(apart_plan("gpfedrec", 1, total=1), 1, bench=Alone)
-    federation.client(0)
-    assert making.wait(DEADLINE_SECONDS)
+    return Made
+
+
+def test_status_and_stop_are_answered_while_models_are_made(found, made):
+    """The round is published, and the run ends with it."""
+    stopped = threading.Event()
+    made.go_on = stopped.is_set
+    federation = found(apart_plan("gpfedrec", 2, total=3), 2, bench=Alone)
+    clients = federation.start_all()
+    assert made.begun.wait(DEADLINE_SECONDS)
     operator = operators_link(federation.bench, federation.address)
     try:
         assert operator.status().current.phase == "summing"
+        assert operator.stop_run() == "The run ends with the round in progress."
+        assert not operator.status().finished
     finally:
-        answered.set()
+        stopped.set()
         operator.close()
+    assert {client.result().reason for client in clients} == {"the operator stopped the run"}
+    assert [played.kind for played in federation.published()] == ["count", "train"]
+
+
+def test_a_run_that_ends_at_once_makes_no_more_models(found, made):
+    stopped = threading.Event()
+    made.go_on = stopped.is_set
+    federation = found(apart_plan("gpfedrec", 2, total=3), 2, bench=Alone)
+    state = Path(federation.bench.coordinator_settings().coordinator.state)
+    clients = federation.start_all()
+    assert made.begun.wait(DEADLINE_SECONDS)
+    client_id = Identity.load(federation.bench.state(0)).client_id
+    (state / f"{own_models_name(RoundId(2), client_id)}-0").touch()
+    operator = operators_link(federation.bench, federation.address)
+    try:
+        assert operator.stop_run(now=True).startswith("The run is over")
+        assert operator.status().finish_reason == "the operator stopped the run"
+    finally:
+        stopped.set()
+        operator.close()
+    assert {client.result().reason for client in clients} == {"the operator stopped the run"}
+    federation.stop_coordinator()
+    assert models(state) == []
+
+
+def test_a_coordinator_that_stops_makes_the_models_when_it_is_started_again(found, made):
+    federation = found(apart_plan("gpfedrec", 2, total=1), 2, bench=Alone)
+    run = federation.coordinator.engine.run
+    made.go_on = lambda: run.stopping
+    federation.start_all()
+    assert made.begun.wait(DEADLINE_SECONDS)
+    federation.stop_coordinator()
+    made.go_on = lambda: True
+    federation.start_again()
     check_against_one_process(federation)
+    assert federation.journal()[-1].kind == "run finished"
+    assert "round abandoned" not in {event.kind for event in federation.journal()}
 
 
 def test_files_are_deleted_and_the_audit_knows_what_travelled(found, tmp_path):

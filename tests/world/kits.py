@@ -198,7 +198,7 @@ def fedrec(folder: Path, *arguments: str, under: Sequence[str] = ()) -> str:
         [*under, sys.executable, "-m", "fedrec", *arguments],
         cwd=folder, capture_output=True, text=True, check=False, timeout=100,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, (done.stdout, done.stderr)
     return done.stdout
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny, ValidationError, field_validator
 
+from fedrec.algorithms.about import in_base
 from fedrec.algorithms.batch import Batch, Values
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UploadNoise
 from fedrec.algorithms.individual import Personal, UserUpdates
@@ -82,9 +83,12 @@ def base_of(settings: WrapperSettings, shapes: Shapes) -> TrainedAlgorithm:
     """Return the algorithm inside.
 
     Raises:
-        SettingsError: the algorithm cannot be wrapped.
+        SettingsError: the algorithm cannot be wrapped, or its settings cannot be used.
     """
-    base = ALGORITHMS[settings.base.name](settings.base, shapes)
+    try:
+        base = ALGORITHMS[settings.base.name](settings.base, shapes)
+    except SettingsError as error:
+        raise SettingsError(in_base(error.message), remedy=in_base(error.remedy)) from None
     if not isinstance(base, TrainedAlgorithm):
         raise SettingsError(
             f"algorithm.base.name is {settings.base.name!r}, which has no loss to wrap.",

@@ -49,10 +49,9 @@ def init(
     algorithm: Annotated[
         str,
         typer.Option(
-            help="; ".join(
-                f"{name}: {ALGORITHMS[name].about.summary}" for name in (_START, *_OTHERS)
+            help=" ".join(
+                f"{name}: {ALGORITHMS[name].about.summary}." for name in (_START, *_OTHERS)
             )
-            + "."
         ),
     ] = _START,
     protection: Annotated[

@@ -174,7 +174,7 @@ def _load(name: str, target: str) -> Command:
 
 
 def _let_answer(app: typer.Typer) -> None:
-    """Give commands that return a `Result` the option ``--json``, and print their results."""
+    """Print the results of commands that return a `Result`, and give them the option ``--json``."""
     for group in app.registered_groups:
         if group.typer_instance is not None:
             _let_answer(group.typer_instance)
@@ -188,14 +188,18 @@ def _answering(command: Callable[..., Any]) -> Callable[..., Any]:
     if signature.return_annotation is not Result:
         return command
 
+    parameters = dict(signature.parameters)
+    # A command that prints while it works needs to know where its result goes.
+    takes_it = parameters.pop("as_json", None)
+
     @wraps(command)
     def answered(*, as_json: bool, **given: Any) -> None:
-        show(command(**given), as_json=as_json)
+        show(command(**given, **({"as_json": as_json} if takes_it else {})), as_json=as_json)
 
     switch = inspect.Parameter(
         "as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson
     )
-    replace_parameters(answered, [*signature.parameters.values(), switch])
+    replace_parameters(answered, [*parameters.values(), switch])
     return answered
 
 

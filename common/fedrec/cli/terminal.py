@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -64,7 +64,7 @@ class Result:
     again: Sequence[str] = ()
 
 
-def show(result: Result, *, as_json: bool) -> None:
+def show(result: Result, *, as_json: bool) -> NoReturn:
     """Print a command's result, and exit with its code."""
     if as_json:
         failed = {} if result.failure is None else failure_record(result.failure)

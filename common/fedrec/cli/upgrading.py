@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -23,6 +24,7 @@ from fedrec.follower.database import (
     STATE_FORMAT,
     Records,
     database_version,
+    is_database,
     records_in,
 )
 from fedrec.formats import (
@@ -48,6 +50,10 @@ _OTHER_WIRE = 9
 _SETTINGS = ("client.toml", "coordinator.toml", "federation.toml", "resolved.toml")
 _NEXT_RUN = "begin the next run with an empty coordinator.state"
 _NEW_KEYS = "provision the federation again: only each member can make and sign its newer keys"
+_NO_DATABASE = (
+    "isn't an SQLite database: it is damaged, or another program wrote it. Nothing was changed. "
+    "Restore the whole folder from a backup (`fedrec coordinator backup` makes one)."
+)
 _BACKUP_STAYS = (
     f"{BACKUP_FILE} is from a conversion. The next published round deletes it. If no round "
     "follows, delete it."
@@ -131,7 +137,8 @@ def _read(folder: Path) -> list[Outlook]:
     """Return what is in one folder, or that it can't be read."""
     try:
         for path in folder.iterdir():
-            path.lstat()
+            with suppress(FileNotFoundError):
+                path.lstat()
         found = list(_outlooks(folder))
     except (FedrecError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         why = f"It can't be read: {type(error).__name__}: {error}."
@@ -169,10 +176,13 @@ def _checked(
 
 
 def _coordinator(folder: Path) -> Outlook:
-    found, own = database_version(folder / COORDINATOR_DATABASE), COORDINATOR.own
+    path, own = folder / COORDINATOR_DATABASE, COORDINATOR.own
+    found = database_version(path) if is_database(path) else None
     notes: tuple[str, ...] = ()
     outcome: Outcome = "converts" if found in COORDINATOR.former else "reads"
-    if found not in (*COORDINATOR.former, own):
+    if found is None:
+        outcome, notes = "refuses", (f"{path} {_NO_DATABASE}",)
+    elif found not in (*COORDINATOR.former, own):
         outcome, notes = "refuses", (_refusal(found, own, f"{folder}", _NEXT_RUN),)
     elif outcome == "converts" and (why := _changed_in_kit(folder.parent)):
         outcome, notes = "refuses", (f"Its run can't continue with this release: {why}.",)
@@ -233,7 +243,7 @@ def _of_run(number: int, run: Records, own: Records, *, is_client: bool) -> Iter
     pin = json.loads(run["pin"])
     if number == _OTHER_WIRE:
         yield (
-            f"Run {pin['run']} can't continue: its statements are signed in the words of wire "
+            f"Run {pin['run']} can't continue: its statements are signed in the form of wire "
             "protocol 7. Start the next run with --new-run. Spent privacy stays counted."
         )
         return
@@ -275,7 +285,7 @@ def _asked(plan: Plan, roster: Roster) -> Iterator[str]:
     try:
         check_member_exposure(plan, n_cells=n_cells, floor=1, accepted=False)
     except RefusedError as error:
-        yield f"It asks for consent, if its settings don't say it. {error}"
+        yield f"It asks for consent, unless its settings give it. {error}"
 
 
 def _keys(folder: Path) -> Outlook:

@@ -108,7 +108,12 @@ def find_conflicts(
     """Return every contradiction in a plan, with the settings that cause it."""
     found = list(_outside(plan, combinations))
     for rule in _RULES:
-        found.extend(rule(plan))
+        try:
+            found.extend(rule(plan))
+        except SettingsError as error:
+            # From a wrapper's base, about which several rules ask.
+            conflict = Conflict(keys=("algorithm.base",), sentence=str(error))
+            found += [] if conflict in found else [conflict]
     # The planner's errors are about numbers, which must be valid first.
     return found or list(_unplannable(plan))
 
@@ -177,7 +182,9 @@ def _needs(plan: Plan) -> Iterator[Conflict]:
 def _everybody(plan: Plan) -> Iterator[Conflict]:
     """Refuse rounds with a part of the users or clients if their sums must cover all of them."""
     rounds = plan.rounds
-    reason = about_algorithm(plan).needs_everybody_with(plan.algorithm)
+    reason = about_algorithm(plan).needs_everybody
+    if callable(reason):
+        reason = reason(plan.algorithm)
     if not reason:
         return
     if rounds.user_fraction < 1:
@@ -212,7 +219,7 @@ def _unused(plan: Plan) -> Iterator[Conflict]:
     """Refuse settings that the algorithm or the protection would ignore."""
     about, protection = about_algorithm(plan), plan.protection.name
     unused = {}
-    if not about.clips:
+    if about.range_instead:
         why = f"it has no effect on the sums of {plan.algorithm.name}: {about.range_instead}."
         unused = dict.fromkeys(
             ("update.clip", "update.fraction_bits"), ("algorithm.name", f"{why} Omit it.")

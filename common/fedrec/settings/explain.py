@@ -129,7 +129,7 @@ def _annotation(section: str, name: str, field: FieldInfo) -> Any:
 
 def _sentence_of(section: str, name: str, field: FieldInfo) -> str:
     if (section, name) == ("protection", "name"):
-        return "; ".join(f"{name}: {about_protection(name).summary}" for name in PROTECTIONS) + "."
+        return " ".join(f"{name}: {about_protection(name).summary}." for name in PROTECTIONS)
     condition = where_used(field.metadata)
     told = field.description or ""
     return f"{told} {condition[0].upper()}{condition[1:]}." if condition else told

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedrec.cli.flags import AcceptExposure
-from fedrec.cli.terminal import new_console, print_json
+from fedrec.cli.terminal import Result, new_console
 
 EPILOG = """
 Examples:
@@ -66,8 +65,8 @@ def demo(
     ] = False,
     accept_exposure: AcceptExposure = False,
     runs: Annotated[Path, typer.Option(help="Folder for the run's folder.")] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-) -> None:
+    as_json: bool = False,
+) -> Result:
     """Train a recommender over three client processes, with encrypted updates.
 
     Fetches MovieLens-100K and starts a coordinator and clients on 127.0.0.1. Each client has a
@@ -107,9 +106,4 @@ def demo(
         accept_exposure=accept_exposure,
         runs=runs,
     )
-    folder = demonstrate(options, new_console(stderr=as_json))
-    if as_json:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        print_json({"folder": str(folder), **summary})
-    else:
-        typer.echo(str(folder))
+    return demonstrate(options, new_console(stderr=as_json))

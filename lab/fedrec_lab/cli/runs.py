@@ -59,11 +59,12 @@ def runs(
 
     For one run, it shows its settings, results and costs, and the content of its folder.
 
-    compare shows the settings that differ and the results on test. Between simulations of the same
-    users, the first run's HR, NDCG and MRR minus another run's have paired bootstrap intervals over
-    users. A deployed run has none, because it releases no ranks of single users. --out writes a
-    page with overlaid curves, each curve as SVG and PNG, and the table as Markdown, CSV, Parquet
-    and JSON. The page's path is then the last line.
+    compare shows the settings that differ and the results on test, also of evaluations. Runs that
+    differ only in federation.seed are one row: mean, deviation and the interval of the mean over
+    seeds. For the same users, the first row's HR, NDCG and MRR minus another row's have paired
+    bootstrap intervals over users. A deployed run has none, because it releases no ranks of single
+    users. --out writes a page with overlaid curves, each curve as SVG and PNG, and the table as
+    Markdown, CSV, Parquet and JSON. The page's path is then the last line.
     """
     given = places or ["runs"]
     if given[0] == _COMPARE:
@@ -88,7 +89,7 @@ def _compared(folders: list[Path], out: Path | None) -> Result:
     from fedrec_lab.comparison.runs import compare_runs
     from fedrec_lab.reports.run_folder import new_folder
 
-    require("pyarrow", *(["matplotlib"] if out is not None else []))
+    require("pyarrow", "scipy", *(["matplotlib"] if out is not None else []))
     found = compare_runs(*folders)
     page = [] if out is None else [str(found.write(new_folder(out)))]
     return Result(

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fedrec.cli.flags import AcceptExposure
-from fedrec.cli.terminal import new_console, stopped
+from fedrec.cli.terminal import Result, new_console, stopped
 
 EPILOG = "Examples:\n  fedrec up\n  fedrec up trial/kits"
 
@@ -27,12 +27,15 @@ def up(
         ),
     ] = True,
     accept_exposure: AcceptExposure = False,
-) -> None:
+    as_json: bool = False,
+) -> Result:
     """Run coordinator, key authority and every client of a set of kits, and show the rounds.
 
     For a trial: in a deployment each party runs its own kit on its own machine. It ends with the
     run. Ctrl-C ends all processes and loses nothing. Run the same command to continue.
     """
+    from dataclasses import asdict
+
     from fedrec.extras import require
     from fedrec.plan.cautions import explained, measured_caution
     from fedrec.plan.layout import protection_modules
@@ -45,7 +48,7 @@ def up(
     plan = settings.plan
     shown = PAGE_NEEDS if page or settings.coordinator.page else ()
     require(*PARTIES_NEED, *shown, *protection_modules(plan))
-    console = new_console()
+    console = new_console(stderr=as_json)
     view = RunView(planned=plan.rounds.published, at=plan.evaluation.at)
 
     def started(address: str, shown_at: str) -> None:
@@ -67,13 +70,27 @@ def up(
         )
     except KeyboardInterrupt:
         raise stopped(["fedrec", *sys.argv[1:]]) from None
-    best = view.best
-    if best is not None and best.test is not None:
+    best, first = view.best, parties.clients[0]
+    test = None if best is None else best.test
+    lines = [
+        f"Recommend to a user of {first.parent.name}:",
+        f"  fedrec recommend {shlex.quote(str(first))} --user USER",
+    ]
+    if test is not None:
         caution = measured_caution(plan, view.reference("untrained", "test"))
-        console.print(
-            f"{view.finished}: on held-out items HR@{view.at} {best.test.hr:.4f}, NDCG@{view.at} "
-            f"{best.test.ndcg:.4f}, protocol {explained(plan.evaluation.protocol, caution)}"
+        lines.insert(
+            0,
+            f"{view.finished}: on held-out items HR@{view.at} {test.hr:.4f}, NDCG@{view.at} "
+            f"{test.ndcg:.4f}, protocol {explained(plan.evaluation.protocol, caution)}",
         )
-    first = shlex.quote(str(parties.clients[0]))
-    typer.echo(f"Recommend to a user of {parties.clients[0].parent.name}:")
-    typer.echo(f"  fedrec recommend {first} --user USER")
+    return Result(
+        content={
+            "finished": view.finished,
+            "rounds": len(view.rounds),
+            "protocol": plan.evaluation.protocol,
+            "at": view.at,
+            "test": test and asdict(test),
+            "clients": [str(settings) for settings in parties.clients],
+        },
+        text=lines,
+    )

@@ -17,7 +17,7 @@ import typer
 
 from fedrec.cli.flags import Address, OperatorFile, open_admin_link
 from fedrec.cli.operating import status_table
-from fedrec.cli.terminal import human_bytes, new_console, print_json, printable
+from fedrec.cli.terminal import Result, human_bytes, new_console, print_json, printable, show
 from fedrec.errors import Unreachable
 from fedrec.listening import is_own_address, split_address, written_address
 
@@ -210,8 +210,7 @@ def watch(
     live = follow and not as_json and sys.stdout.isatty()
     with open_admin_link(address, operator) as link:
         if web:
-            _print_page(link.open_page(), address, as_json=as_json)
-            return
+            show(_page(link.open_page(), address), as_json=as_json)
         if after is None:
             starts_late = live and record is None
             after = max(0, link.status().last_event - SHOWN_EVENTS) if starts_late else 0
@@ -256,14 +255,18 @@ def _print_protocol(found: RunStatus, told: str = "") -> str:
     return said
 
 
-def _print_page(page: PageLink, address: str, *, as_json: bool) -> None:
-    """Print the address to open in a browser, and notes about it on stderr."""
+def _page(page: PageLink, address: str) -> Result:
+    """Return the address to open in a browser."""
     host, _ = split_address(address)
     url = page.url(host)
-    if as_json:
-        print_json({"url": url, "good_seconds": page.good_seconds})
-        return
-    typer.echo(url)
+    return Result(
+        content={"url": url, "good_seconds": page.good_seconds}, text=_with_notes(url, page, host)
+    )
+
+
+def _with_notes(url: str, page: PageLink, host: str) -> Iterator[str]:
+    """Yield the page's address, and print notes about it on stderr."""
+    yield url
     if page.token:
         typer.echo(f"Valid once, for {page.good_seconds / 60:.0f} minutes.", err=True)
     if is_own_address(page.host) and not is_own_address(host):

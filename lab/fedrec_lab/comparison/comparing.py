@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from typing import Protocol as Shape
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
@@ -19,8 +22,10 @@ from fedrec.plan.cautions import protocol_cautions
 from fedrec.plan.travelling_rows import Cells, cells_in_use
 from fedrec.settings.schema import Settings
 from fedrec.showing import Tabular
+from fedrec_lab.comparison.list_measurement import ListMeasurement
 from fedrec_lab.comparison.measurement import (
     BUDGET,
+    Blocks,
     Measurement,
     MeasurementStopped,
     MethodTask,
@@ -65,11 +70,14 @@ class Comparison(Tabular):
     Attributes:
         finished: whether it was not stopped before the end.
         uninformed: the seeds whose version under noise must not be used, each with the reason.
+        ranks: the algorithm's 0-based ranks by protocol and seed, as far as they are known. A miss
+            has rank K, and a user without a test item has -1. (n_users,).
     """
 
     table: ComparisonTable
     finished: bool
     uninformed: tuple[str, ...] = ()
+    ranks: Mapping[tuple[Protocol, int], NDArray[np.float64]] = field(default_factory=dict)
 
     def columns(self) -> Mapping[str, list[Any]]:
         """Return the columns of the table."""
@@ -197,6 +205,7 @@ def compare(
     listener: Listener | None = None,
     stop: Callable[[], bool] = lambda: False,
     trained: Callable[[SimulationResult], None] | None = None,
+    lists: ListMeasurement | None = None,
     progress: bool | None = None,
 ) -> Comparison:
     """Measure an algorithm and its references, in one process that has all data.
@@ -216,6 +225,8 @@ def compare(
         accept_other_arithmetic: resume a training even if it rounded differently.
         stop: called between rounds and between settings.
         trained: called with the result of each training of the run's own algorithm.
+        lists: measures the lists of all methods, too. Training negatives that are drawn as under
+            `paper` count only if no other protocol is asked for.
         progress: show each measurement on stderr or in the notebook. By default on a terminal and
             in a notebook, unless `listener` is given.
 
@@ -241,11 +252,14 @@ def compare(
     found: list[Measurement] = []
     failures: dict[str, str] = {}
     finished = True
+    first: dict[str, tuple[Protocol, ...]] = {}
     with ExitStack() as stack:
         watched = listener is None and (is_watched() if progress is None else progress)
         update = stack.enter_context(progress_bar("measurements")) if watched else _still
         listener = listener or _Shown(update)
         for number, job in enumerate(jobs, start=1):
+            listed = first.setdefault(job.reference, job.protocols) == job.protocols
+            wanted = lists if listed else None
             known = None if parts is None else parts.load(job.name)
             if known is not None:
                 found += known
@@ -263,12 +277,13 @@ def compare(
                 accept_other_arithmetic=accept_other_arithmetic,
                 tell=listener.tell,
                 stop=stop,
+                add_lists=_adding(wanted, job, settings, users, catalogue),
             )
             try:
                 if stop():
                     raise MeasurementStopped
                 listener.begin(number, len(jobs), job)
-                method = REFERENCES[job.reference]() if job.reference else _Own(trained)
+                method = REFERENCES[job.reference]() if job.reference else _Own(trained, wanted)
                 measured = method.measure(task)
             except MeasurementStopped:
                 finished = False
@@ -300,7 +315,30 @@ def compare(
         table=table,
         finished=finished,
         uninformed=tuple(f"Seed {seed}: {why}" for seed, why in empty.items()),
+        ranks={
+            (each.protocol, each.seed): np.array(each.ranks)
+            for each in found
+            if each.method == order[0] and each.ranks
+        },
     )
+
+
+def _adding(
+    lists: ListMeasurement | None,
+    job: ComparisonJob,
+    settings: Settings,
+    users: UserSplit,
+    catalogue: Catalogue,
+) -> Callable[[str, int, Blocks], None] | None:
+    """Return the function that takes a reference's scores, under the name of its row."""
+    if lists is None:
+        return None
+    before = _REFERENCE if job.reference == settings.algorithm.name else ""
+
+    def add(method: str, seed: int, blocks: Blocks) -> None:
+        lists.add(before + method, seed, users, catalogue, blocks)
+
+    return add
 
 
 _MEASURED_BY_FEDERATIONS = (*(scorer for scorer, _ in REFERENCE_LABELS), "closed_formula")
@@ -309,16 +347,21 @@ _MEASURED_BY_FEDERATIONS = (*(scorer for scorer, _ in REFERENCE_LABELS), "closed
 class _Own(Reference):
     """The run's own algorithm, with everything that its closing round measures."""
 
-    def __init__(self, trained: Callable[[SimulationResult], None] | None = None) -> None:
-        self._trained = trained
+    def __init__(
+        self,
+        trained: Callable[[SimulationResult], None] | None,
+        lists: ListMeasurement | None,
+    ) -> None:
+        taking = None if lists is None else lists.take
+        self._told = [told for told in (trained, taking) if told is not None]
 
     def measure(self, task: MethodTask) -> list[Measurement]:
         """Train once for each seed. See `Reference.measure`."""
         found: list[Measurement] = []
         for seed in task.seeds:
             result = with_tail(train(task, task.settings, seed))
-            if self._trained is not None:
-                self._trained(result)
+            for told in self._told:
+                told(result)
             found += measurements_of(result)
         return found
 

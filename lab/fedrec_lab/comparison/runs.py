@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,32 +13,29 @@ from typing import Any
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import PROTOCOLS
 from fedrec.plan.cautions import marked
-from fedrec.settings.validation import PATHS
 from fedrec.showing import Tabular, html_table
+from fedrec_lab.comparison.measured_runs import MeasuredRun, measured_runs
 from fedrec_lab.reports.comparison_table import (
     ComparisonRow,
     ComparisonTable,
+    Interval,
     PairedBootstrap,
-    Sample,
     paired_bootstrap,
 )
 from fedrec_lab.reports.drawing import as_element, why_no_figures
 from fedrec_lab.reports.figures import (
+    averaged,
     loss_by_round,
     overlaid,
     quality_by_bytes_sent,
     quality_by_round,
 )
 from fedrec_lab.reports.html import Fact, Figure, ReportContent, protocol_tables
-from fedrec_lab.reports.result_row import METRICS, Metric, aligned
-from fedrec_lab.reports.round_report import RoundReport
-from fedrec_lab.reports.run_folder import (
-    SETTINGS_NAME,
-    RunFolder,
-    RunSummary,
-    settings_table,
-    summary_of,
-)
+from fedrec_lab.reports.result_row import METRICS, Metric, ResultRow, aligned
+from fedrec_lab.reports.run_folder import RunFolder
+
+_COMPARED: tuple[Metric, ...] = ("hr", "ndcg", "mrr")
+"""Recall equals HR, with one held-out item for each user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +48,7 @@ class RunsComparison(Tabular):
         settings: the settings that differ, each with its value in every run.
         differences: by run, what the first run's mean of a metric has over that run's.
         without: by run, why it has no differences.
+        over_seeds: by run of several seeds, the mean of a metric with its 95 % interval.
         figures: the runs' curves, overlaid.
     """
 
@@ -58,6 +57,7 @@ class RunsComparison(Tabular):
     settings: Mapping[str, tuple[str, ...]]
     differences: Mapping[str, Mapping[Metric, PairedBootstrap]]
     without: Mapping[str, str]
+    over_seeds: Mapping[str, Mapping[Metric, Interval]]
     figures: tuple[Figure, ...]
 
     def columns(self) -> Mapping[str, list[Any]]:
@@ -81,11 +81,20 @@ class RunsComparison(Tabular):
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """Return a sentence for each run but the first: its differences, or why it has none."""
+        """Return a sentence for each run of several seeds, and for each run but the first.
+
+        The latter has its differences, or why it has none.
+        """
         return tuple(self._findings())
 
     def _findings(self) -> Iterator[str]:
         at, titles = self.table.at, dict(METRICS)
+        for name, means in self.over_seeds.items():
+            texts = [
+                f"{titles[key]}@{at} {each.estimate:.4f} [{each.low:.4f}, {each.high:.4f}]"
+                for key, each in means.items()
+            ]
+            yield f"{name}: {', '.join(texts)}, the mean over seeds with its 95 % interval."
         for name in self.runs[1:]:
             found = self.differences.get(name)
             if found is None:
@@ -119,6 +128,10 @@ class RunsComparison(Tabular):
                 for name, found in self.differences.items()
             },
             "without_differences": dict(self.without),
+            "over_seeds": {
+                name: {metric: asdict(each) for metric, each in means.items()}
+                for name, means in self.over_seeds.items()
+            },
             **self.table.to_record(),
         }
 
@@ -156,7 +169,8 @@ class RunsComparison(Tabular):
 def compare_runs(*folders: str | Path) -> RunsComparison:
     """Compare finished runs, the others with the first.
 
-    Figures of a simulation have intervals, because its folder has the rank of every user.
+    Runs that differ only in `federation.seed` are one row: a mean over seeds. Simulations and
+    evaluations have intervals, because their folders have the rank of every user.
 
     Args:
         folders: the run folders, two or more.
@@ -171,129 +185,112 @@ def compare_runs(*folders: str | Path) -> RunsComparison:
     paths = [Path(folder) for folder in folders]
     if len(paths) < 2 or len(set(map(os.path.realpath, paths))) < len(paths):
         raise SettingsError("A comparison needs two different runs or more.")
-    found = [summary_of(path) for path in paths]
-    for path, each in zip(paths, found, strict=True):
-        if each.test is None:
-            raise SettingsError(
-                f"{path} has no measured round.",
-                remedy="Compare runs of `fedrec simulate`, or recorded ones. An evaluation has its "
-                "own table of results.",
-            )
+    found = measured_runs(paths)
     if len({each.at for each in found}) > 1:
-        values = ", ".join(f"{each.path}: {each.at}" for each in found)
+        values = ", ".join(f"{each.name}: {each.at}" for each in found)
         raise SettingsError(
             f"The runs have different values of evaluation.at: {values}.",
             remedy="Compare runs that have the same one.",
         )
-    short = [path.resolve().name for path in paths]
-    names = tuple(short if len(set(short)) == len(short) else map(str, paths))
-    rounds = {
-        name: RunFolder(each.path).rounds()
-        for name, each in zip(names, found, strict=True)
-        if each.protocol == found[0].protocol
-    }
-    differences, without = _differences(names, found)
+    differences, without = _differences(found)
+    keys = dict.fromkeys(key for each in found for key in each.settings)
+    settings = {key: tuple(each.settings.get(key, "-") for each in found) for key in keys}
     return RunsComparison(
-        runs=names,
-        table=_table(names, found, differences),
-        settings=_differing(paths),
+        runs=tuple(each.name for each in found),
+        table=_table(found, differences),
+        settings={key: values for key, values in settings.items() if len(set(values)) > 1},
         differences=differences,
         without=without,
-        figures=_figures(rounds, found[0]),
+        over_seeds=_over_seeds(found),
+        figures=_figures(found),
     )
 
 
-def _differing(paths: Sequence[Path]) -> dict[str, tuple[str, ...]]:
-    """Return the settings that differ between run folders, by dotted key."""
-    flat = [dict(_flat(settings_table(path / SETTINGS_NAME), "", path)) for path in paths]
-    keys = dict.fromkeys(key for each in flat for key in each)
-    rows = {key: tuple(each.get(key, "-") for each in flat) for key in keys}
-    return {key: values for key, values in rows.items() if len(set(values)) > 1}
+def _over_seeds(found: Sequence[MeasuredRun]) -> dict[str, dict[Metric, Interval]]:
+    """Return the mean of each metric over a run's seeds, with Student's 95 % interval."""
+    from scipy.special import stdtrit
 
-
-def _flat(table: Mapping[str, Any], before: str, folder: Path) -> Iterator[tuple[str, str]]:
-    for name, value in table.items():
-        key = f"{before}{name}"
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{key}.", folder)
-        elif key in PATHS:
-            # Relative paths start at the run's folder, so that the same file has several names.
-            yield key, os.path.relpath(folder / value)
-        else:
-            yield key, str(value)
+    intervals: dict[str, dict[Metric, Interval]] = {}
+    for each in found:
+        samples = each.samples.get(found[0].protocol, ())
+        if len(samples) < 2:
+            continue
+        row = ResultRow(label=each.name, samples=tuple(sample.rates for sample in samples))
+        wide = float(stdtrit(len(samples) - 1, 0.975)) / math.sqrt(len(samples))
+        for metric in _COMPARED:
+            mean, half = row.mean(metric), wide * (row.deviation(metric) or 0.0)
+            interval = Interval(estimate=mean, low=mean - half, high=mean + half)
+            intervals.setdefault(each.name, {})[metric] = interval
+    return intervals
 
 
 def _differences(
-    names: Sequence[str], found: Sequence[RunSummary]
+    found: Sequence[MeasuredRun],
 ) -> tuple[dict[str, dict[Metric, PairedBootstrap]], dict[str, str]]:
     """Return every run's differences by metric, and the reason for each run without any."""
     differences: dict[str, dict[Metric, PairedBootstrap]] = {}
     without: dict[str, str] = {}
-    ranks = [RunFolder(each.path).ranks() for each in found]
-    for name, each, own in zip(names[1:], found[1:], ranks[1:], strict=True):
-        if ranks[0] is None or own is None:
-            lacking = names[0] if ranks[0] is None else name
-            without[name] = f"{lacking} doesn't have the ranks of single users"
-        elif each.protocol != found[0].protocol:
-            without[name] = f"its protocol is {each.protocol}, not {found[0].protocol}"
-        elif own[0] != ranks[0][0]:
-            without[name] = "it was measured on other users or items"
+    first, protocol = found[0], found[0].protocol
+    ranks = first.ranks(protocol)
+    for each in found[1:]:
+        own = each.ranks(protocol) if protocol in each.samples else None
+        if protocol not in each.samples:
+            without[each.name] = f"its protocol is {each.protocol}, not {protocol}"
+        elif ranks is None or own is None:
+            lacking = first.name if ranks is None else each.name
+            without[each.name] = f"{lacking} doesn't have the ranks of single users"
+        elif each.ranking and first.ranking and each.ranking.whose != first.ranking.whose:
+            without[each.name] = "it was measured on other users or items"
         else:
-            differences[name] = {
-                metric: paired_bootstrap(ranks[0][1], own[1], at=each.at, metric=metric)
-                for metric, _ in METRICS
-                if metric != "recall"  # It equals HR, with one held-out item for each user.
+            differences[each.name] = {
+                metric: paired_bootstrap(ranks, own, at=first.at, metric=metric)
+                for metric in _COMPARED
             }
     return differences, without
 
 
 def _table(
-    names: Sequence[str],
-    found: Sequence[RunSummary],
-    differences: Mapping[str, Mapping[Metric, PairedBootstrap]],
+    found: Sequence[MeasuredRun], differences: Mapping[str, Mapping[Metric, PairedBootstrap]]
 ) -> ComparisonTable:
     rows = []
-    for name, each in zip(names, found, strict=True):
-        protocol = next(known for known in PROTOCOLS if known == each.protocol)
-        samples = {}
-        if each.test is not None:
-            seed = settings_table(each.path / SETTINGS_NAME)["federation"]["seed"]
-            chosen = f"round {each.version}"
-            samples[protocol] = (
-                Sample(seed=seed, rates=each.test, chosen=chosen, validation=each.validation),
-            )
-        known = differences.get(name)
+    for each in found:
+        known = differences.get(each.name)
         rows.append(
             ComparisonRow(
                 method=each.algorithm,
-                label=name,
-                samples=samples,
-                note="" if each.state == "finished" else each.state,
-                differences={} if known is None else {protocol: known["ndcg"]},
+                label=each.name,
+                samples=each.samples,
+                note=each.note,
+                differences={} if known is None else {found[0].protocol: known["ndcg"]},
             )
         )
-    measured = {each.protocol for each in found}
     return ComparisonTable(
         rows=tuple(rows),
-        protocols=tuple(protocol for protocol in PROTOCOLS if protocol in measured),
+        protocols=tuple(
+            protocol for protocol in PROTOCOLS if any(protocol in each.samples for each in found)
+        ),
         at=found[0].at,
-        cautions={
-            protocol: caution
-            for protocol in PROTOCOLS
-            for each in found
-            if each.protocol == protocol and (caution := each.caution)
-        },
+        cautions={key: value for each in found for key, value in each.cautions.items() if value},
     )
 
 
-def _figures(rounds: Mapping[str, Sequence[RoundReport]], first: RunSummary) -> tuple[Figure, ...]:
+def _figures(found: Sequence[MeasuredRun]) -> tuple[Figure, ...]:
     """Return the curves of runs under the first run's protocol. Plots without any are left out."""
-    at, protocol = first.at, marked(first.protocol, first.caution)
+    first = found[0]
+    at, protocol = first.at, marked(first.protocol, first.cautions.get(first.protocol, ""))
     quality, sent, loss = {}, {}, {}
-    for name, own in rounds.items():
-        quality[name] = quality_by_round(own, at=at, protocol=protocol)
-        sent[name] = quality_by_bytes_sent(own, at=at, protocol=protocol)
-        loss[name] = loss_by_round(own)
+    for each in found:
+        if each.rounds and each.protocol == first.protocol:
+            own = each.rounds
+            quality[each.name] = averaged(
+                [quality_by_round(one, at=at, protocol=protocol) for one in own]
+            )
+            sent[each.name] = averaged(
+                [quality_by_bytes_sent(one, at=at, protocol=protocol) for one in own]
+            )
+            loss[each.name] = averaged([loss_by_round(one) for one in own])
+    if not quality:
+        return ()
     ndcg, hr = f"NDCG@{at}", f"HR@{at}"
     plots = (
         (

@@ -6,15 +6,16 @@ import json
 import shlex
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from fedrec.algorithms import ALGORITHMS
+from fedrec.cli.terminal import Result, TextTable
 from fedrec.data import partition_users
 from fedrec.environment import provenance_of
 from fedrec.errors import TrainingError
@@ -49,7 +50,7 @@ from fedrec_lab.reports.drawing import SizeBar
 from fedrec_lab.reports.federation_record import RunView, record_federation, result_rows
 from fedrec_lab.reports.figures import message_sizes
 from fedrec_lab.reports.html import Fact
-from fedrec_lab.reports.result_row import ResultRow, rich_table
+from fedrec_lab.reports.result_row import ResultRow, plain_table
 from fedrec_lab.reports.run_folder import RunFolder
 
 AUDIT_NAME = "wire-audit.json"
@@ -78,21 +79,20 @@ def look_at_coordinator(workspace: Workspace) -> WireReport:
     return report
 
 
-def finish_recording(console: Console, workspace: Workspace, *, keep: bool) -> None:
-    """Print where the audit's fields are, and keep the recording only on request."""
+def finish_recording(workspace: Workspace, *, keep: bool) -> tuple[str, str]:
+    """Keep the recording only on request, and return two lines about it."""
     folder = recording_of(workspace)
-    console.print(f"\nField by field: {AUDIT_NAME} in the run's folder.")
     if not keep:
         mebibytes = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
         shutil.rmtree(folder)
-        console.print(
-            f"The recording, {mebibytes:.1f} MiB, was deleted. --keep-recording keeps it."
+        told = f"The recording, {mebibytes:.1f} MiB, was deleted. --keep-recording keeps it."
+    else:
+        own = shlex.quote(str(workspace.parties.coordinator))
+        told = (
+            "The recording is there, too. To look again:\n"
+            f"  fedrec audit {own} --recording {shlex.quote(str(folder))}"
         )
-        return
-    recording = shlex.quote(str(folder))
-    own = shlex.quote(str(workspace.parties.coordinator))
-    console.print("The recording is there, too. To look again:")
-    console.print(f"  fedrec audit {own} --recording {recording}")
+    return f"Field by field: {AUDIT_NAME} in the run's folder.", told
 
 
 FIRST, SECOND = "fedmf", "fedals"
@@ -179,12 +179,17 @@ class _Outcome:
     seconds: float
 
 
-def demonstrate(options: DemoOptions, console: Console) -> Path:
-    """Run everything and return the run folder.
+def demonstrate(options: DemoOptions, console: Console) -> Result:
+    """Run everything, write the run folder, and return the result.
+
+    If the comparison came out otherwise, the result has its failure.
+
+    Args:
+        options: the choices of the reader.
+        console: where to print each step as it begins.
 
     Raises:
         FedrecError: if the federation cannot be started or fails.
-        TrainingError: the comparison came out otherwise. Everything is written and told then.
     """
     began = time.monotonic()
     plan = options.plan()
@@ -262,21 +267,29 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
         user=user,
         seconds=time.monotonic() - began,
     )
-    _write(folder, plan, data, outcome)
-    _show(console, plan, outcome)
-    finish_recording(console, workspace, keep=options.keep_recording)
-    console.print("\nClient 1 exported the shared model into the run's folder, without any")
-    console.print("user's vector. It recommends from a history that is on this machine:")
-    console.print(f"  fedrec recommend {shlex.quote(str(folder.path))} --user {user}")
-    console.print(f"\nTook {outcome.seconds:.0f} s.")
+    failure = None
     if verdict is not None and verdict.differences:
-        raise TrainingError(
+        failure = TrainingError(
             "The federation of processes should have the same sums as one process, bit by bit, "
             f"but {'; '.join(verdict.differences)}.",
             remedy=f"Everything is in {folder.path}. Please report it with what `fedrec doctor` "
             "prints.",
         )
-    return folder.path
+    return Result(
+        content={"folder": str(folder.path), **_write(folder, plan, data, outcome)},
+        text=(
+            *_text(plan, outcome),
+            *finish_recording(workspace, keep=options.keep_recording),
+            "",
+            "Client 1 exported the shared model into the run's folder, without any user's vector.",
+            "It recommends from a history that is on this machine:",
+            f"  fedrec recommend {shlex.quote(str(folder.path))} --user {user}",
+            "",
+            f"Took {outcome.seconds:.0f} s.",
+            str(folder.path),
+        ),
+        failure=failure,
+    )
 
 
 def _compare(workspace: Workspace, data: DemoData, console: Console) -> UnencryptedRun:
@@ -321,50 +334,35 @@ def _findings(plan: Plan, outcome: _Outcome) -> list[str]:
     return findings
 
 
-def _show(console: Console, plan: Plan, outcome: _Outcome) -> None:
-    console.print()
-    console.print(
-        rich_table(_rows(plan, outcome), at=plan.evaluation.at, title="Quality on held-out items")
-    )
-    for sentence in _findings(plan, outcome):
-        console.print(f"  {sentence}")
-    console.print()
-    console.print(_cost_table(outcome))
-    console.print()
-    announce(console, "The coordinator's view", ", in its recorded traffic and its folder")
-    for sentence in outcome.exposure.sentences():
-        console.print(f"  {sentence}")
-    console.print()
-    announce(console, f"Ten recommendations for user {outcome.user}", ", made on client 1")
-    titles = Table()
-    titles.add_column("", justify="right")
-    titles.add_column("title")
-    titles.add_column("score", justify="right")
-    for item in outcome.recommendations["items"]:
-        titles.add_row(str(item["rank"]), item["title"], f"{item['score']:.3f}")
-    console.print(titles)
-
-
-def _cost_table(outcome: _Outcome) -> Table:
-    table = Table(
+def _text(plan: Plan, outcome: _Outcome) -> Iterator[str | TextTable]:
+    yield "\nQuality on held-out items"
+    yield plain_table(_rows(plan, outcome), at=plan.evaluation.at)
+    yield from (f"  {sentence}" for sentence in _findings(plan, outcome))
+    sizes = [(f"upload: {bar.label}", bar.n_bytes) for bar in outcome.bars]
+    sizes += [("measured: sent", outcome.costs.up), ("measured: received", outcome.costs.down)]
+    yield ""
+    yield TextTable(
         title="Bytes of one client in one round",
-        caption="uploads: for a table of all items. Measured: only items that enough users hold",
-        caption_justify="left",
+        headers=("what", "bytes", "against this run"),
+        rows=[(what, f"{size:,}", f"{size / sizes[0][1]:.2f} x") for what, size in sizes],
     )
-    table.add_column("what")
-    table.add_column("bytes", justify="right")
-    table.add_column("against this run", justify="right")
-    own = outcome.bars[0].n_bytes
-    for bar in outcome.bars:
-        table.add_row(f"upload: {bar.label}", f"{bar.n_bytes:,}", f"{bar.n_bytes / own:.2f} x")
-    table.add_section()
-    costs = outcome.costs
-    table.add_row("measured: sent", f"{costs.up:,}", f"{costs.up / own:.2f} x")
-    table.add_row("measured: received", f"{costs.down:,}", f"{costs.down / own:.2f} x")
-    return table
+    yield "uploads: for a table of all items. Measured: only items that enough users hold"
+    yield "\nThe coordinator's view, in its recorded traffic and its folder"
+    yield from (f"  {sentence}" for sentence in outcome.exposure.sentences())
+    yield ""
+    yield TextTable(
+        title=f"Ten recommendations for user {outcome.user}, made on client 1",
+        headers=("rank", "title", "score"),
+        rows=[
+            (str(item["rank"]), item["title"], f"{item['score']:.3f}")
+            for item in outcome.recommendations["items"]
+        ],
+    )
+    yield ""
 
 
-def _write(folder: RunFolder, plan: Plan, data: DemoData, outcome: _Outcome) -> None:
+def _write(folder: RunFolder, plan: Plan, data: DemoData, outcome: _Outcome) -> dict[str, object]:
+    """Write the run's folder, and return its summary."""
     record_federation(
         folder,
         plan,
@@ -380,7 +378,7 @@ def _write(folder: RunFolder, plan: Plan, data: DemoData, outcome: _Outcome) -> 
             Fact(name="seconds", value=f"{outcome.seconds:.0f}"),
         ),
     )
-    summary = {
+    summary: dict[str, object] = {
         "plan": plan.model_dump(),
         "test": _as_dict(outcome.test),
         "best_version": outcome.best_version,
@@ -397,6 +395,7 @@ def _write(folder: RunFolder, plan: Plan, data: DemoData, outcome: _Outcome) -> 
     }
     path = folder.path / "summary.json"
     path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary
 
 
 def _as_dict(rates: Rates | None) -> dict[str, float] | None:

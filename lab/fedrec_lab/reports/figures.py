@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -253,6 +254,26 @@ def leak_by_round(rounds: Sequence[RoundLeak], *, chance: float) -> LinePlot:
         x_ticks=watched,
         y_top=1.0,
     )
+
+
+def averaged(plots: Sequence[LinePlot]) -> LinePlot:
+    """Return the first of several plots of the same kind, with the mean of all in each series.
+
+    A series ends where the shortest one ends.
+    """
+    if len(plots) == 1:
+        return plots[0]
+    series = []
+    for first in plots[0].series:
+        same = [own for plot in plots for own in plot.series if own.label == first.label]
+        x, y = (
+            tuple(
+                fmean(values) for values in zip(*(getattr(own, axis) for own in same), strict=False)
+            )
+            for axis in ("x", "y")
+        )
+        series.append(replace(first, x=x, y=y))
+    return replace(plots[0], series=tuple(series))
 
 
 def overlaid(plots: Mapping[str, LinePlot], label: str) -> LinePlot:

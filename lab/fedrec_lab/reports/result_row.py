@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from fedrec.evaluation.metrics import MetricSums, Rates, Scorer, Split
 from fedrec.plan.algorithm import about_algorithm
 from fedrec.plan.schema import Plan
 from fedrec_lab.reports.round_report import RoundReport
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 Metric = Literal["hr", "recall", "ndcg", "mrr"]
 
@@ -116,21 +113,6 @@ def aligned(table: Sequence[Sequence[str]], *, left: Collection[int]) -> list[st
         for line in table
     ]
     return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
-
-
-def rich_table(rows: Sequence[ResultRow], *, at: int, title: str | None = None) -> Table:
-    """Return the table for a rich console. The first row is highlighted."""
-    from rich.table import Table
-    from rich.text import Text
-
-    notes = "\n".join(_notes(rows))
-    table = Table(title=title, caption=notes or None, caption_justify="left")
-    for index, heading in enumerate(headings(at)):
-        table.add_column(heading, justify="right" if index else "left")
-    for index, row in enumerate(rows):
-        # Plain text, so that brackets in a label are not read as markup.
-        table.add_row(*map(Text, cells(row)), style=None if index else "bold")
-    return table
 
 
 def _notes(rows: Sequence[ResultRow]) -> list[str]:

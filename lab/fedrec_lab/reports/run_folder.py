@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from fedrec.data.splits import UserSplit
 from fedrec.durable import write_whole
 from fedrec.environment import Provenance, describe_environment
 from fedrec.errors import DataError, FedrecError, SettingsError, StorageError
-from fedrec.evaluation.metrics import MetricSums, Rates
+from fedrec.evaluation.metrics import MetricSums, Protocol, Rates
 from fedrec.formats import (
     CHECKPOINT_FILE,
     ENVIRONMENT_NAME,
@@ -49,6 +49,22 @@ REPORT_NAME = "report.html"
 CONTENT_NAME = "report.json"
 FIGURES_FOLDER = "figures"
 RESULTS_STEM = "results"
+
+
+RanksBySeed: TypeAlias = Mapping[tuple[Protocol, int], NDArray[np.float64]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserRanking:
+    """The ranks of a run's users on test.
+
+    Attributes:
+        whose: a digest of the users and their test items.
+        ranks: 0-based ranks by protocol and seed, -1 without a test item, (n_users,).
+    """
+
+    whose: str
+    ranks: RanksBySeed
 
 
 class RunFolder:
@@ -200,22 +216,26 @@ class RunFolder:
         write_whole(self.path / METRICS_NAME, metrics_parquet(rounds, references), private=False)
         self._write(ROUNDS_NAME, "".join(f"{report.to_json()}\n" for report in rounds))
 
-    def write_ranks(self, ranks: NDArray[np.float64], users: UserSplit) -> None:
+    def write_ranks(self, ranks: RanksBySeed, users: UserSplit) -> None:
         """Write every user's rank on test, readable by the owner alone.
 
         A digest tells which users and items they belong to. It names none.
 
         Args:
-            ranks: 0-based ranks under the plan's protocol, -1 without a test item, (n_users,).
+            ranks: 0-based ranks by protocol and seed, -1 without a test item, (n_users,).
         """
         held = users.test_items.astype("<i8").tobytes()
         whose = digest("fedrec ranks v1", *users.user_ids, held).hex()
-        rows = ({"rank": rank, "whose": whose} for rank in ranks.tolist())
-        content = parquet_of({"rank": "double", "whose": "string"}, rows)
-        write_whole(self.path / RANKS_NAME, content, private=True)
+        rows = (
+            {"rank": rank, "whose": whose, "protocol": protocol, "seed": seed}
+            for (protocol, seed), own in ranks.items()
+            for rank in own.tolist()
+        )
+        kinds = {"rank": "double", "whose": "string", "protocol": "string", "seed": "int64"}
+        write_whole(self.path / RANKS_NAME, parquet_of(kinds, rows), private=True)
 
-    def ranks(self) -> tuple[str, NDArray[np.float64]] | None:
-        """Return a digest of users and test items, and each user's rank, or None without a file.
+    def ranks(self) -> UserRanking | None:
+        """Return each user's rank on test, or None without a file.
 
         Raises:
             StorageError: the file is damaged.
@@ -226,7 +246,13 @@ class RunFolder:
         path = self.path / RANKS_NAME
         try:
             table = pq.read_table(path)
-            return str(table["whose"][0]), table["rank"].to_numpy()
+            whose, ranks = str(table["whose"][0]), table["rank"].to_numpy()
+            places: dict[tuple[Protocol, int], list[int]] = {}
+            keys = zip(table["protocol"].to_pylist(), table["seed"].to_pylist(), strict=True)
+            for place, key in enumerate(keys):
+                places.setdefault(key, []).append(place)
+            found = {key: ranks[rows] for key, rows in places.items()}
+            return UserRanking(whose=whose, ranks=found)
         except FileNotFoundError:
             return None
         except (pa.ArrowException, OSError, KeyError, IndexError) as error:

@@ -99,7 +99,9 @@ def record_simulation(result: SimulationResult, run: RunFolder) -> None:
     run.write_ledger(_ledger(result))
     result.recommender().save(run.path)
     ranks = user_ranks(result)
-    run.write_ranks(ranks.model, result.users)
+    plan = result.settings.plan
+    key = (plan.evaluation.protocol, plan.federation.seed)
+    run.write_ranks({key: ranks.model}, result.users)
     run.write_report(report_content(result, ranks))
     if result.finished:
         CheckpointFolder(run.path).remove()

@@ -364,12 +364,25 @@ class Spool:
         """Return whether a file exists."""
         return (self._folder / name).exists()
 
-    def delete_own_models(self, before: RoundId, clients: Container[ClientId]) -> None:
-        """Delete what clients received from earlier rounds."""
+    def delete_own_models(self, rounds: Container[int], clients: Container[ClientId]) -> None:
+        """Delete what clients received from some rounds."""
         for path in self._of("models"):
             number, client_id, _ = path.name.split("-")
-            if int(number) < before and ClientId(client_id) in clients:
+            if int(number) in rounds and ClientId(client_id) in clients:
                 path.unlink(missing_ok=True)
+
+    def empty_own_models(self, members: Container[ClientId]) -> None:
+        """Empty what parties that are no members would have received.
+
+        A party that is admitted again may still ask for it, and then keeps its own values.
+
+        Raises:
+            DiskFull: there is no space for the empty files.
+        """
+        for path in self._of("models"):
+            client_id = ClientId(path.name.split("-")[1])
+            if client_id not in members and path.stat().st_size > DIGEST_BYTES:
+                self.write(f"models/{path.name}", blake3(b"").digest())
 
     def delete(self, name: str) -> None:
         """Delete a file that no row names."""

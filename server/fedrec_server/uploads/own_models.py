@@ -18,7 +18,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from fedrec.algorithms.declarations import TRAINING_ITEMS, USER_KEY
-from fedrec.errors import ProtocolError, RoundError
+from fedrec.errors import ProtocolError, RoundClosed, RoundError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import SharedState
@@ -71,6 +71,7 @@ class OwnModels:
 
         Raises:
             DiskFull: there is no space for the files.
+            RoundClosed: the round was abandoned meanwhile, or the process is about to end.
         """
         federation = self._run.federation
         each = own_model_bytes(federation.plan, federation.catalogue.n_items)
@@ -171,7 +172,10 @@ class _Clients(Senders):
         self.written: set[tuple[ClientId, int]] = set()
 
     def _parts(self, client_id: ClientId) -> dict[str, Packed]:
-        run, accepted = self._run, self._round.accepted
+        run, accepted, current = self._run, self._round.accepted, self._run.state.current
+        if run.stopping or current is None or current.number != self._round.number:
+            # After a restart, the stored updates give the same models.
+            raise RoundClosed(f"Round {self._round.number} needs no models now.")
         total = run.protection_of("train").accumulator(run.federation.keys.server_context)
         total.add(run.read_update(accepted[client_id]))
         rows = run.state.rows_of("train")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
 import numpy as np
 
-from fedrec.errors import FedrecError, ProtocolError, SumOutOfBounds
+from fedrec.errors import FedrecError, ProtocolError, RoundClosed, SumOutOfBounds
 from fedrec.ids import ClientId, RoundId
+from fedrec.model.state import SharedState
 from fedrec.protection import Accumulator
 from fedrec.training.round_vectors import COUNTS
 from fedrec.wire.chunks import Blob
@@ -190,6 +192,10 @@ def accumulator_of(run: LiveRun) -> Accumulator:
     return protection.accumulator(run.federation.keys.server_context)
 
 
+Read = tuple[bytes, StatedRows | None]
+"""A sum's metrics and, after a count, the travelling rows, if the coordinator can read it."""
+
+
 class RoundSum:
     """Computes and reads sums, in the store's thread.
 
@@ -204,29 +210,57 @@ class RoundSum:
         self._run = run
         self._collection = collection
         self._holders = ItemHolders(run)
+        self._making: tuple[RoundId, asyncio.Task[bytes | None], Read] | None = None
         self.own_models = OwnModels(run)
 
-    async def make(self, round_: Round) -> tuple[Blob, bytes, StatedRows | None]:
+    async def make(self, round_: Round) -> tuple[Blob, bytes, StatedRows | None] | None:
         """Write the sum of a round's counted updates, and models of single clients.
+
+        The caller holds the run's lock. Models of thousands of users take minutes, so they are made
+        in the background, and the run advances once they are done. Meanwhile the run can change.
 
         Returns:
             Its file and, if the coordinator can read it, its metrics and after a count the
-            travelling rows.
+            travelling rows. None while models are being made.
 
         Raises:
             SumOutOfBounds: no honest updates add up to it.
             FedrecError: the sum cannot be computed.
         """
-        work, spool = self._run.work, self._run.store.spool
-        total, metrics, rows = await work.in_thread(self._add_up, round_)
-        before = await work.in_thread(self.own_models.version_before, round_)
-        if before is not None:
-            # The rule takes minutes with thousands of users, in which the store must answer.
-            total = await work.beside(self.own_models.publication, round_, total, before)
-        blob = await work.in_thread(spool.write, sum_name(round_.number), total)
-        return blob, metrics, rows
+        run = self._run
+        if self._making is None or self._making[0] != round_.number:
+            total, read = await run.work.in_thread(self._add_up, round_)
+            before = await run.work.in_thread(self.own_models.version_before, round_)
+            if before is not None:
+                task = run.work.background(self._with_models(round_, total, before))
+                task.add_done_callback(lambda _: run.advance_soon())
+                self._making = round_.number, task, read
+                return None
+        else:
+            _, task, read = self._making
+            if not task.done():
+                return None
+            if task.exception() is not None:
+                # A later call tries again.
+                self._making = None
+            made = task.result()
+            if made is None:
+                return None
+            total = made
+        blob = await run.work.in_thread(run.store.spool.write, sum_name(round_.number), total)
+        return blob, *read
 
-    def _add_up(self, round_: Round) -> tuple[bytes, bytes, StatedRows | None]:
+    async def _with_models(self, round_: Round, total: bytes, before: SharedState) -> bytes | None:
+        """Write the models. Return what is published of a round, or None if it is not needed."""
+        work, spool = self._run.work, self._run.store.spool
+        try:
+            return await work.beside(self.own_models.publication, round_, total, before)
+        except RoundClosed:
+            rounds = range(round_.number, round_.number + 1)
+            await work.in_thread(spool.delete_own_models, rounds, round_.accepted)
+            return None
+
+    def _add_up(self, round_: Round) -> tuple[bytes, Read]:
         run = self._run
         total = self._collection.finish(round_.accepted)
         metrics, rows = b"", None
@@ -235,7 +269,7 @@ class RoundSum:
         if run.state.rules.shares_key:
             # A party that did not add the updates up cannot test which ones are in the sum.
             total = accumulator_of(run).refreshed(total)
-        return total, metrics, rows
+        return total, (metrics, rows)
 
     def unfit(self, round_: Round) -> list[tuple[ClientId, FedrecError]]:
         """Return the clients whose updates have values that no honest client sends.
@@ -254,9 +288,7 @@ class RoundSum:
                 found.append((client_id, error))
         return found
 
-    def _read(
-        self, round_: Round, total: bytes, clients: Iterable[ClientId]
-    ) -> tuple[bytes, StatedRows | None]:
+    def _read(self, round_: Round, total: bytes, clients: Iterable[ClientId]) -> Read:
         """Return the content of a readable sum of these clients' updates.
 
         See `Federation.read_sum`.

@@ -292,12 +292,23 @@ def test_noise_is_refused_over_every_base():
 def test_warnings_of_the_base_are_heard():
     (warning,) = algorithm_warnings(plan_of("pfedrec"))
     assert "update.clip" in warning
+    adam = {"name": "fedncf", "optimiser": "adam", "learning_rate": 0.1}
+    (warning,) = algorithm_warnings(plan_of(adam))
+    assert warning.startswith("algorithm.base.learning_rate is 0.1.")
+
+
+@pytest.mark.parametrize("changes", [{}, {"weight": 0.5}, {"regulariser": "au"}])
+def test_a_problem_of_the_base_is_told_once_with_the_settings_as_written(changes):
+    plan = plan_of({"name": "gpfedrec", "pull": 4.5}, protection={"name": "none"}, **changes)
+    (sentence,) = check_plan(plan)
+    assert sentence.startswith("algorithm.base.pull is 4.5,")
+    assert sentence.endswith("algorithm.base.item_rate_scale or algorithm.base.learning_rate.")
 
 
 def test_somebody_new_is_scored_with_the_published_table():
     algorithm = algorithm_of(plan_of("fedmf"), 3)
     serving = {"item_embedding": np.array([[1, 0], [0, 2], [1, 1]], dtype=np.float32)}
-    found = algorithm.preferences(serving, np.array([3, 1], dtype=np.float32))
+    found = algorithm.preferences(serving, {"user_embedding": np.array([3, 1], dtype=np.float32)})
     assert found.tolist() == [3, 2, 4]
     with pytest.raises(SettingsError):
         algorithm_of(plan_of("fedncf"), 3).fold_in(np.ones((3, 2)), np.array([0]))

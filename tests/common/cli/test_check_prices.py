@@ -245,9 +245,31 @@ def test_what_each_party_needs_by_hand(fedrec, settings_file):
     assert sizing["client"]["memory_bytes"] == 430_000_000 + 10 * (up + down) + work
     out = fedrec(*asked).out
     assert "4 clients in each round, 6 users at each and 30 items" in out
+    assert "nknown" not in out
     assert "All parameter sets" not in out
     # One party's data aren't divided.
     assert "24 users at each" in fedrec("check", settings_file, "--sizing").out
+
+
+@pytest.mark.parametrize("protection", ["masks", "ckks", "paillier"])
+def test_sizes_that_were_never_measured_are_unknown(fedrec, settings_file, protection):
+    asked = ("check", settings_file, "--sizing", "--set", f"protection.name={protection}")
+    sizing = fedrec(*asked, "--json").json["sizing"]
+    assert all(
+        each["memory_bytes"] is each["processor_seconds"] is None for each in sizing.values()
+    )
+    assert all(each["disk_bytes"] for each in sizing.values())
+    out = fedrec(*asked).out
+    assert out.count("unknown") == 6
+    assert "only none and bfv were measured" in out
+
+
+def test_the_memory_of_a_coordinator_that_makes_models_is_unknown():
+    plan = plan_of(algorithm={"name": "gpfedrec"}, protection={"name": "none"})
+    found = price(plan, n_items=100, n_clients=4)
+    coordinator, authority, client = sizes(plan, found, own_users=1, memory_mib=64)
+    assert coordinator.facts["memory_bytes"] is coordinator.facts["processor_seconds"] is None
+    assert authority.facts["memory_bytes"] and client.facts["memory_bytes"]
 
 
 def test_the_papers_protocol_keeps_twenty_sums_and_has_no_authority():

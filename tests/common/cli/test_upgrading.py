@@ -149,6 +149,17 @@ def test_a_malformed_state_is_told_and_the_others_are_read(fedrec, tmp_path, mon
     assert "If no round follows, delete it" in outcome.json["found"][2]["notes"][-1]
 
 
+@pytest.mark.parametrize("content", [b"", b"rubbish" * 100])
+def test_what_is_no_database_is_not_told_as_a_format(fedrec, tmp_path, content):
+    (tmp_path / "coordinator.sqlite").write_bytes(content)
+    outcome = fedrec("check", "--upgrade", tmp_path, "--json")
+    assert outcome.code == 5
+    (found,) = outcome.json["found"]
+    assert (found["outcome"], found["format"]) == ("refuses", None)
+    assert "isn't an SQLite database" in found["notes"][0]
+    assert "format 0" not in fedrec("check", "--upgrade", tmp_path).out
+
+
 def test_an_unreadable_folder_is_told(fedrec, tmp_path, monkeypatch):
     state(tmp_path / "a")
     (tmp_path / "b").mkdir()

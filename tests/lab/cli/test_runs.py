@@ -154,7 +154,7 @@ def test_intervals_are_only_between_the_same_users(fedrec, settings_file, tmp_pa
     settings = (sampled / "resolved.toml").read_text()
     (sampled / "resolved.toml").write_text(settings.replace('"full"', '"sampled"'))
     others = SimpleNamespace(user_ids=("a",), test_items=np.zeros(1, np.int64))
-    RunFolder(fewer).write_ranks(np.zeros(1), others)
+    RunFolder(fewer).write_ranks({("full", 2): np.zeros(1)}, others)
     reason = "it was measured on other users or items"
     assert compare_runs(one, fewer).without == {fewer.name: reason}
     (fewer / "ranks.parquet").unlink()

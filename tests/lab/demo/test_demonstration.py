@@ -34,6 +34,8 @@ def test_another_value_ends_with_an_error_that_names_it(tmp_path, capsys, monkey
     assert ended.value.code == 1
     sentence = "every round's sums are NOT the same: the latest model, item_embedding: 1 of "
     assert sentence in told.out, told.err
+    # Nothing is wrapped where programs read.
+    assert any(line.endswith("Participants and times.") for line in told.out.splitlines())
     assert "error [training]" in told.err
     assert "the latest model, item_embedding: 1 of " in told.err
     (folder,) = tmp_path.iterdir()

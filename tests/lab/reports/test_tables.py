@@ -1,13 +1,10 @@
 """Result tables and the deviation over seeds."""
 
-import io
-
 import numpy as np
 import pytest
-from rich.console import Console
 
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Rates
-from fedrec_lab.reports.result_row import ResultRow, plain_table, reference_rows, rich_table
+from fedrec_lab.reports.result_row import ResultRow, plain_table, reference_rows
 
 
 def rates(ndcg):
@@ -36,14 +33,6 @@ def test_plain(rows):
     assert "0.0700 ± 0.0100" in lines[2]
     assert len({len(line) for line in lines[:4]}) == 1
     assert lines[4] == "fedmf: chosen"
-
-
-def test_rich_takes_no_label_for_markup(rows):
-    console = Console(file=io.StringIO(), width=120)
-    console.print(rich_table(rows, at=10, title="Results"))
-    text = console.file.getvalue()
-    assert "[bold] a|b" in text
-    assert "0.0700 ± 0.0100" in text
 
 
 def test_reference_rows_are_what_was_measured():

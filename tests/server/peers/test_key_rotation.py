@@ -6,6 +6,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 
 import pytest
+from blake3 import blake3
 from world.cells import partition_after
 from world.clock import FakeClock
 from world.engine import Bench, act, authority, gather, identity, poll, running, upload, wait
@@ -18,8 +19,10 @@ from fedrec.errors import (
     SettingsError,
 )
 from fedrec.identity.authority import Authority
+from fedrec.ids import RoundId
 from fedrec.wire.messages import Train, Wait
 from fedrec_server.engine import Engine
+from fedrec_server.store.durable_files import own_models_name
 
 
 class Killed(BaseException):
@@ -78,6 +81,32 @@ async def test_a_joiner_waits_for_the_round_and_a_removal_does_not(tmp_path):
             await poll(engine, 3)
         with pytest.raises(RoundClosed, match="epoch 2 is over"):
             await upload(engine, later, 0, 2)
+
+
+async def test_models_of_members_that_left_are_emptied(tmp_path):
+    """At once, or at the next start if the process was killed before."""
+    bench, values = Bench.of(3), b"a user's table"
+    own = [own_models_name(RoundId(1), identity(number).client_id) for number in range(3)]
+
+    async with running(bench, tmp_path) as engine:
+        await gather(engine, range(3))
+        for number in range(3):
+            await upload(engine, bench, number)
+        await engine.run.work.settled()
+        spool = engine.run.store.spool
+        for name in own:
+            spool.write(f"{name}-0", blake3(values).digest() + values)
+
+        def kept():
+            return [spool.open_described(f"{name}-0")[0].length for name in own]
+
+        await engine.rotation.install(epoch(bench, 2, 0, 1).to_json())
+        await engine.run.work.settled()
+        assert kept() == [len(values), len(values), 0]
+        spool.write(f"{own[2]}-0", blake3(values).digest() + values)
+    async with running(bench, tmp_path) as engine:
+        await engine.run.work.settled()
+        assert kept() == [len(values), len(values), 0]
 
 
 async def test_abandoning_for_an_epoch_never_ends_a_run(tmp_path):
