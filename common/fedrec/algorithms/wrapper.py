@@ -25,7 +25,7 @@ from fedrec.algorithms.registry import ALGORITHMS
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.errors import SettingsError
 from fedrec.model.state import SharedState
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 if TYPE_CHECKING:
     import torch

@@ -31,9 +31,15 @@ from fedrec.plan.travelling_rows import OwnRows
 from fedrec.settings.schema import ClientSettings
 from fedrec.tensor_products import on_threads
 from fedrec.training.device import DeviceTables, choose_device, memory_on, open_tables
-from fedrec.training.executors.choosing import Workers, executor_of
-from fedrec.training.executors.executor import Executor, Job, JobResult
-from fedrec.training.executors.measuring import MeasureJob, Measures, Scoring
+from fedrec.training.executors.executor import (
+    Executor,
+    Job,
+    JobResult,
+    MeasureJob,
+    Measures,
+    Scoring,
+)
+from fedrec.training.executors.processes import Workers, executor_of
 from fedrec.training.fitting import MAXIMUM_CLIPPED
 from fedrec.training.personalising import shown_changes
 from fedrec.training.server_half import ServerHalf

@@ -15,7 +15,7 @@ from fedrec.algorithms.whole_decay import coordinates, shrinking
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.plan.schema import Plan, TrainingSettings
 from fedrec.training.learner import Learner
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 N_ITEMS = 61
 
