@@ -10,7 +10,7 @@ import torch
 from world.plans import check_plan, users_of
 
 from fedrec.algorithms import Circumstances, FedRAP, FedRAPSettings
-from fedrec.algorithms.about import accounted_epsilon
+from fedrec.algorithms.settings_warnings import accounted_epsilon
 from fedrec.algorithms.whole_decay import coordinates, shrinking
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.plan.schema import Plan, TrainingSettings
