@@ -65,9 +65,8 @@ def _noisy_ease(at: Circumstances, noise: SumNoise) -> list[str]:
         )
     else:
         found.append(
-            "Only counts travel, so every user gets the items that most users hold. With this "
-            f"noise, pairs are of use from about {whole.users_for_pairs:.0f} users on "
-            "(privacy.expected_users)."
+            "Only counts travel, so every user gets the most common items. With this noise, pairs "
+            f"become useful at about {whole.users_for_pairs:.0f} users (privacy.expected_users)."
         )
     return found
 
@@ -82,8 +81,8 @@ def ease_for_noise(n_items: int, noise: SumNoise) -> NoiseProposal:
         )
     elif not release.n_rows:
         reason = (
-            f"With {noise.users:g} users, counts are better alone: every user gets the items that "
-            f"most users hold. Pairs are of use from about {release.users_for_pairs:.0f} users on."
+            f"With {noise.users:g} users, counts alone are better: every user gets the most common "
+            f"items. Pairs become useful at about {release.users_for_pairs:.0f} users."
         )
     else:
         reason = (

@@ -53,7 +53,7 @@ _INTRODUCTION = """\
 
 _KITS_HAVE = """\
 # `fedrec provision` writes [coordinator] and [client], with addresses and keys, into each kit.
-# What is set in them here goes into every such kit.
+# Settings in these sections here are copied into every such kit.
 """
 
 
