@@ -240,7 +240,7 @@ def ray_price(settings: Settings, n_users: int, n_items: int) -> float | None:
     """Return the estimated seconds to measure these users on one processor, if Ray would do it."""
     if settings.client.engine != "ray" or not n_users:
         return None
-    from fedrec.training.executors.measuring import seconds_of_ranking
+    from fedrec.training.executors.executor import seconds_of_ranking
 
     return _SPLITS * seconds_of_ranking(n_users, n_items)
 

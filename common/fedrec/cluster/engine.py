@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fedrec.extras import require
 from fedrec.settings.schema import ClientSettings
-from fedrec.training.executors.choosing import executor_of
 from fedrec.training.executors.executor import Executor
+from fedrec.training.executors.processes import executor_of
 
 
 def engine_of(client: ClientSettings, *, folder: Path | None = None) -> Executor:

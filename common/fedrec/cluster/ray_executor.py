@@ -36,6 +36,7 @@ from fedrec.training.executors.executor import (
     Executor,
     Job,
     JobResult,
+    MeasureJob,
     SerialExecutor,
     arrays_of,
     can_be_made_again,
@@ -43,7 +44,6 @@ from fedrec.training.executors.executor import (
     numbers_of,
     recipe_of,
 )
-from fedrec.training.executors.measuring import MeasureJob
 
 MOST_SHARD_USERS = 100_000
 _RETRIES = 4

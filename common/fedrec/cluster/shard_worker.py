@@ -28,8 +28,13 @@ from fedrec.model.state import PrivateState
 from fedrec.probes import fingerprint, look
 from fedrec.tensor_products import one_thread
 from fedrec.training.device import DeviceTables
-from fedrec.training.executors.executor import algorithm_from, failure_of, start_from
-from fedrec.training.executors.measuring import Measures, Scoring
+from fedrec.training.executors.executor import (
+    Measures,
+    Scoring,
+    algorithm_from,
+    failure_of,
+    start_from,
+)
 from fedrec.training.fitting import fit_of, training_sums
 
 _CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ from fedrec.cluster.engine import engine_of
 from fedrec.cluster.shard_worker import NodeReport
 from fedrec.errors import InternalError, SettingsError, StorageError, TrainingError
 from fedrec.settings.schema import ClientSettings
-from fedrec.training.executors.choosing import executor_of
+from fedrec.training.executors.processes import executor_of
 from fedrec.training.learner import Learner
 from fedrec.training.user_half import Resources
 

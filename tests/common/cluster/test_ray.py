@@ -21,7 +21,7 @@ from world.rounds import EXACT, KINDS
 from fedrec.cluster.engine import engine_of
 from fedrec.cluster.shard_worker import ShardWorker
 from fedrec.settings.schema import ClientSettings
-from fedrec.training.executors.choosing import executor_of
+from fedrec.training.executors.processes import executor_of
 from fedrec.training.executors.worker_process import clean_environment
 from fedrec.training.learner import Learner
 from fedrec.training.user_half import Resources
