@@ -37,9 +37,8 @@ from fedrec.data.splits import UserSplit
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.algorithm import accelerator_of
 from fedrec.plan.schema import Plan, TrainingSettings
-from fedrec.training.executors.choosing import Workers
 from fedrec.training.executors.executor import Executor
-from fedrec.training.executors.processes import ProcessExecutor
+from fedrec.training.executors.processes import ProcessExecutor, Workers
 from fedrec.training.learner import Learner
 from fedrec.training.personalising import TrainedUsers, personalised
 from fedrec.training.user_half import Resources

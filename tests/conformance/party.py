@@ -22,7 +22,7 @@ from fedrec.plan.schema import Plan
 from fedrec.training.learner import Contribution, Learner
 from fedrec.training.personalising import TrainedUsers, personalised
 from fedrec.training.server_half import Sums
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 N_USERS, N_ITEMS = 37, 60
 ROUND = 5
@@ -86,7 +86,7 @@ def plan_of(name: str, structure: str, **changes: dict[str, Any]) -> Plan:
         "update": {"structure": structure},
     }
     merged: dict[str, dict[str, Any]] = {}
-    if not about.clips:
+    if about.range_instead:
         choice["update"] |= {key: default_of(key) for key in ("clip", "fraction_bits")}
     if about.protections:
         choice["protection"] = {"name": about.protections[0]}

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms.declarations import TRAINING_ITEMS, USER_KEY, Parameter, UpdateTensor
 from fedrec.model.state import SharedState
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 BLOCK_BYTES = 256 << 20
 """Tables of users that are read, multiplied and written at once."""

@@ -52,7 +52,8 @@ trains p in Step 1.
 
 Noise (eq. 35). `noise_scale` is the paper's lambda: Laplace noise on every value of every upload.
 Its epsilon is S_u / lambda with S_u <= 2 w_u eta C (Lemma B.7). C is `gradient_clip`, which limits
-each minibatch's gradient of Q_u. `about.nominal_epsilon` explains why that is not a guarantee.
+each minibatch's gradient of Q_u. `settings_warnings.nominal_epsilon` explains why that is not a
+guarantee.
 """
 
 from __future__ import annotations
@@ -285,14 +286,16 @@ class PFedCLR(TrainedAlgorithm):
         kept[:, start.active] = torch.where(trained[:, None], kept[:, start.active], scores)
         return private | {self.kept_scores: kept}
 
-    def own_preferences(
+    def preferences(
         self,
         serving: Mapping[str, NDArray[np.float32]],
         own: Mapping[str, NDArray[np.float32]],
     ) -> NDArray[np.float32]:
         """Return <p, Q_i + A_i B> with the published Q."""
         vector = own["user_embedding"]
-        scores = self.preferences(serving, vector)
+        scores = super().preferences(serving, {"user_embedding": vector})
+        if len(own) == 1:
+            return scores
         if self.settings.variant != "clr":
             return scores + own["item_calibration"] @ vector
         return scores + own["item_factor"] @ (own["factor"] @ vector)

@@ -1,19 +1,19 @@
-"""The price of a run before it starts, and warnings about its settings."""
+"""The price of a run before it starts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.errors import SettingsError
 from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.tables import BLOCKS, room_on_disk, table_bytes
-from fedrec.plan.algorithm import about_algorithm, algorithm_of, algorithm_warnings
-from fedrec.plan.exposure import SAFE_FLOOR, exposure_of, raised_counts
+from fedrec.plan.algorithm import about_algorithm, algorithm_of
 from fedrec.plan.layout import (
     Layout,
     dense_values,
@@ -21,15 +21,14 @@ from fedrec.plan.layout import (
     protection_of,
     vector_spec,
 )
-from fedrec.plan.privacy import honesty_statements
 from fedrec.plan.protections import (
-    DECRYPTION_SECONDS,
     AskedRound,
+    Facts,
     Price,
     about_protection,
     opening_seconds,
 )
-from fedrec.plan.schema import Plan, users_with_room
+from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import padded_rows
 from fedrec.protection import (
     PROTECTIONS,
@@ -39,13 +38,49 @@ from fedrec.protection import (
     VectorSpec,
 )
 from fedrec.protection.encryption_parameters import security_bits
-from fedrec.updates import UPDATES
+from fedrec.updates import PaperNumbers
+
+if TYPE_CHECKING:
+    from fedrec.algorithms import Algorithm
 
 FLOAT_BYTES = 4
-_LEAST_SECURITY_BITS = 128
 
 
-def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None = None) -> Price:
+class RunFacts(TypedDict):
+    """The protection's parameters, and what a run's bytes follow from.
+
+    Attributes:
+        n_rows: item rows of an upload after the count, at most.
+        n_rounds: rounds of a run that abandons none.
+        is_encrypted: whether the coordinator cannot read a round's sum.
+        dense_plain_bytes: an upload of the full item table in float32.
+        dense_paper_bytes: an upload of the same under the papers' CKKS set, or 0 if it cannot.
+        paper_numbers: the size of a message as the CoLR paper counts it, or None if it does not.
+        paper_link_minutes: how long the paper's link takes for all training rounds.
+    """
+
+    protection: ProtectionPlan
+    n_items: int
+    n_clients: int
+    n_rows: int
+    n_rounds: int
+    is_encrypted: bool
+    dense_plain_bytes: int
+    dense_paper_bytes: int
+    paper_numbers: PaperNumbers | None
+    paper_link_minutes: float | None
+
+
+class ExpectedFacts(TypedDict):
+    """Of a run: its trained items, and the rows that travel for them."""
+
+    n_active: int
+    n_rows: int
+
+
+def price(
+    plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None = None
+) -> Price[RunFacts]:
     """Return the most that a run of this plan costs. Bytes are those of a round after the count.
 
     The number of trained items is unknown before the count. The price is that of all items, or of
@@ -61,41 +96,34 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
         A price with parts. `count` is the count round. `steps` is the cost of a round's steps
         besides the vector, if there are several. `opening` is a sum of entries, if sums are not as
         long as uploads. `expected` is the run with `n_active` items, except under noise, with which
-        all rows travel. Its facts are the protection's parameters and
-
-        - n_rows: item rows of an upload after the count, at most.
-        - n_rounds: rounds of a run that abandons none.
-        - is_encrypted: whether the coordinator cannot read a round's sum.
-        - dense_plain_bytes: an upload of the full item table in float32.
-        - dense_paper_bytes: an upload of the same under the papers' CKKS set, or 0 if it cannot.
-        - paper_numbers: the size of a message as the CoLR paper counts it, or None if it does not.
-        - paper_link_minutes: how long the paper's link takes for all training rounds.
+        all rows travel.
 
     Raises:
         SettingsError: when the protection cannot sum what the plan asks for.
     """
     planned, largest = protection_of(plan, n_items), Layout.largest(plan, n_items)
-    n_clients = n_clients or _asked(plan)
+    n_clients = n_clients or asked_clients(plan)
     n_rounds = plan.rounds.published
-    steps = about_protection(planned.name).steps_price(_asked_round(plan, n_clients))
+    steps = about_protection(planned.name).steps_price(asked_round(plan, n_clients))
 
-    def of_round(layout: Layout) -> Price:
+    def of_round(layout: Layout) -> Price[Mapping[str, object]]:
         return _round_price(plan, planned, layout.vector_spec, n_clients, steps)
 
     counting = of_round(Layout.counting(plan, n_items))
 
-    def of_run(layout: Layout, facts: Mapping[str, Any]) -> Price:
+    def of_run(layout: Layout, facts: Facts) -> Price[Facts]:
         each = of_round(layout)
         received = own_model_bytes(plan, layout.n_rows)
-        each = replace(
-            each,
+        total = each.total_bytes + n_clients * received
+        return Price(
+            up_bytes=each.up_bytes,
             down_bytes=each.down_bytes + received,
-            total_bytes=each.total_bytes + n_clients * received,
+            authority_bytes=each.authority_bytes,
+            total_bytes=counting.total_bytes + (n_rounds - 1) * total,
+            facts=facts,
         )
-        total = counting.total_bytes + (n_rounds - 1) * each.total_bytes
-        return replace(each, total_bytes=total, facts={"n_rows": layout.n_rows, **facts})
 
-    parts = {
+    parts: dict[str, Price[Any] | None] = {
         "count": counting,
         "steps": steps,
         "opening": _opening_price(plan, planned.chosen, n_clients),
@@ -103,12 +131,13 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
     }
     if plan.privacy.mechanism == "none" and n_active:
         active = Layout.of(plan, padded_rows(n_active), n_items)
-        parts["expected"] = of_run(active, {"n_active": n_active})
-    paper = algorithm_of(plan, n_items).paper_numbers()
-    facts = {
+        parts["expected"] = of_run(active, ExpectedFacts(n_active=n_active, n_rows=active.n_rows))
+    paper = paper_numbers(algorithm_of(plan, n_items))
+    facts: RunFacts = {
         "protection": planned.chosen,
         "n_items": n_items,
         "n_clients": n_clients,
+        "n_rows": largest.n_rows,
         "n_rounds": n_rounds,
         "is_encrypted": planned.needs_reveal,
         "dense_plain_bytes": FLOAT_BYTES * dense_values(plan, n_items),
@@ -120,9 +149,17 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
     return replace(of_run(largest, facts), parts=there)
 
 
+def paper_numbers(algorithm: Algorithm) -> PaperNumbers | None:
+    """Return the size of a message as the CoLR paper counts it, or None if it does not."""
+    if any(entry.structured for entry in algorithm.parameters):
+        assert isinstance(algorithm, TrainedAlgorithm)
+        return algorithm.structure.paper_numbers(algorithm.n_items)
+    return None
+
+
 def _round_price(
-    plan: Plan, planned: Protection, spec: VectorSpec, n_clients: int, steps: Price | None
-) -> Price:
+    plan: Plan, planned: Protection, spec: VectorSpec, n_clients: int, steps: Price[Any] | None
+) -> Price[Mapping[str, object]]:
     """Return the price of one round for each client and for the key authority."""
     over = planned.over(spec).chosen
     upload, download = over.message_bytes, PROTECTIONS["none"].plan(spec).message_bytes
@@ -142,17 +179,34 @@ def _round_price(
         down_bytes=download,
         authority_bytes=authority,
         total_bytes=n_clients * (upload + download) + authority,
+        facts={},
     )
 
 
-def _opening_price(plan: Plan, chosen: ProtectionPlan, n_clients: int) -> Price | None:
-    """Return the price of opening a sum of entries, on a slow machine and line.
+class OpeningFacts(TypedDict):
+    """The values of an upload and of a sum of entries, and the time of opening it.
 
-    Its facts are how many values an upload has (entries) of how many (n_places), how many a sum has
-    (expected_entries: were clients' indices independent. Most_entries: were they all different) and
-    as how many bytes, and the seconds of opening it, after which the run continues without clients'
-    word on what they decrypted (report_seconds. None: it waits).
+    Attributes:
+        entries: values of an upload, of `n_places`.
+        expected_entries: values of a sum, were clients' indices independent.
+        most_entries: the same, were they all different.
+        report_seconds: after this time the run continues without clients' reports on what they
+            decrypted. If None, it waits for them.
     """
+
+    entries: int
+    n_places: int
+    expected_entries: int
+    most_entries: int
+    sum_bytes: int
+    seconds: float
+    report_seconds: float | None
+
+
+def _opening_price(
+    plan: Plan, chosen: ProtectionPlan, n_clients: int
+) -> Price[OpeningFacts] | None:
+    """Return the price of opening a sum of entries, on a slow machine and line."""
     if not chosen.entries:
         return None
     alone = plan.authority_opens
@@ -172,14 +226,27 @@ def _opening_price(plan: Plan, chosen: ProtectionPlan, n_clients: int) -> Price 
     )
 
 
+class TableFacts(TypedDict):
+    """The bytes of users' private tables.
+
+    Attributes:
+        table_bytes: one version of all tables.
+        memory_bytes: the part that may be in memory.
+        disk_bytes: the disk space of a run, 0 if the tables fit memory.
+        free: the free space of each folder that is too small, by its setting.
+    """
+
+    n_users: int
+    table_bytes: int
+    memory_bytes: int
+    disk_bytes: int
+    free: dict[str, int]
+
+
 def private_price(
     plan: Plan, n_users: int, n_items: int, *, memory_mib: int, folders: Mapping[str, str]
-) -> Price:
+) -> Price[TableFacts]:
     """Return the price of users' private tables: memory if they fit, files otherwise.
-
-    Its facts are bytes: one version of all tables, the part that may be in memory, and the disk
-    space of a run (0 if the tables fit memory). They include the free space of each folder that
-    is too small, by its setting.
 
     Args:
         memory_mib: `client.memory_mib`.
@@ -203,13 +270,13 @@ def private_price(
     )
 
 
-def _asked(plan: Plan) -> int:
+def asked_clients(plan: Plan) -> int:
     """Return the number of clients in a round, as far as the plan determines it."""
     cells = plan.rounds.cells_per_round * max(FEWEST_IN_CELL, plan.rounds.minimum_summands)
     return plan.rounds.clients_per_round or max(cells, plan.rounds.minimum_clients)
 
 
-def _asked_round(plan: Plan, n_clients: int) -> AskedRound:
+def asked_round(plan: Plan, n_clients: int) -> AskedRound:
     """Return the facts about a round of this many clients that a protection needs."""
 
     def changes(maximum_users: int, fraction_bits: int) -> VectorSpec:
@@ -319,153 +386,3 @@ def _most_modulus_bits(degree: int) -> int:
     while security_bits(degree, bits + 1):
         bits += 1
     return bits
-
-
-def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int = 0) -> list[str]:
-    """Return warnings for a person that is about to use these settings.
-
-    Args:
-        plan: the shared settings.
-        n_users: users in this machine's data, or 0 if unknown.
-        n_items: size of the catalogue, or 0 if unknown.
-        n_clients: clients in each round, by default the number in the plan.
-    """
-    exposed = exposure_of(plan)
-    found = [
-        *algorithm_warnings(plan, n_items),
-        *UPDATES[plan.update.structure].warnings(plan.update),
-        *_index_warnings(plan),
-    ]
-    if n_users > plan.federation.maximum_users:
-        found.append(
-            f"federation.maximum_users = {plan.federation.maximum_users}, but data.path has "
-            f"{n_users} users: neither a simulation nor a client with this data can start. Set "
-            f"it to {users_with_room(n_users)}."
-        )
-    kind = PROTECTIONS[plan.protection.name]
-    found += about_protection(kind.name).warnings(_asked_round(plan, n_clients or _asked(plan)))
-    if kind.needs_reveal:
-        found += _key_holder_warnings(plan)
-    found += _key_warnings(plan, n_items)
-    found += _row_warnings(plan, n_items)
-    found += _member_warnings(plan)
-    if exposed:
-        who = "The coordinator" if plan.update.indices == "clear" else "It"
-        found.append(
-            f"{who} reads {exposed}. Every command for this plan is refused without "
-            "--accept-exposure, for the coordinator and each client separately."
-        )
-    if algorithm_of(plan, 1).personalises:
-        found.append(
-            f"{plan.algorithm.name} makes a model for each user from all updates, one by one. Over "
-            "gRPC every client is one user. `fedrec simulate` takes all users in one process."
-        )
-    if plan.evaluation.protocol == "paper":
-        found.append(
-            'evaluation.protocol = "paper" leaks the held-out items through the negatives. A '
-            "scorer that only counts the negatives of 30 rounds, without learning, reaches HR@10 "
-            ".96 and NDCG@10 .80 on MovieLens-100K. Use it only to reproduce published tables, "
-            'and "full" to measure.'
-        )
-    if plan.federation.minimum_item_users == 1:
-        found.append(
-            "federation.minimum_item_users = 1: the row of an item with one holder is that user's "
-            "data, readable by every client. Set it to 10."
-        )
-    return found
-
-
-def _member_warnings(plan: Plan) -> list[str]:
-    """Describe what a member with changed software can do about rare items, and the remedy."""
-    raised = raised_counts(plan, 1)
-    if not raised:
-        return []
-    size = 2 * max(FEWEST_IN_CELL, plan.rounds.minimum_summands)
-    where = f"With fewer than {size} clients, which are one cell, " * plan.authority_opens
-    words = f"{where}{raised}"
-    return [
-        f"{words[0].upper()}{words[1:]} The only remedy is client.minimum_own_item_users = "
-        f"{SAFE_FLOOR} or more at the other clients, which suits clients with many users."
-    ]
-
-
-def _row_warnings(plan: Plan, n_items: int) -> list[str]:
-    """Warn that the count may leave too many items for the algorithm."""
-    if not n_items or plan.privacy.mechanism != "none":
-        return []
-    try:
-        Layout.of(plan, padded_rows(n_items))
-    except SettingsError as error:
-        return [
-            f"If enough users hold every item, the run is refused after the count: {error.message} "
-            f"{error.remedy} The price assumes as many rows as are supported."
-        ]
-    return []
-
-
-def _key_holder_warnings(plan: Plan) -> list[str]:
-    """Describe the trust that the holder of the key requires."""
-    if not plan.authority_opens:
-        return [
-            'protection.key_holder = "members", the '
-            "papers' protocol: all clients hold the same secret key and are assumed to be honest "
-            "but curious, like the coordinator. One client that colludes with it can open every "
-            "update. The coordinator's sums are not checked, and the sums of two rounds may "
-            "differ by one client's update. If that is not enough, set protection.key_holder = "
-            '"authority".'
-        ]
-    return [
-        "The key authority alone holds the secret key. It reads every sum, and every update if it "
-        "colludes with the coordinator. Clients cannot open anything. Every closed round waits for "
-        "`fedrec keys authority run`, as long as it takes.",
-        *honesty_statements(plan),
-    ]
-
-
-def _key_warnings(plan: Plan, n_items: int) -> list[str]:
-    """Warn about weak or slow keys whose modulus must not be factored."""
-    kind, preset = PROTECTIONS[plan.protection.name], plan.protection.preset
-    try:
-        chosen = kind.plan(vector_spec(plan, max(1, n_items)), preset=preset)
-    except SettingsError:
-        # A caller that needs the price gets the reason for its absence.
-        return []
-    found = []
-    if chosen.key_bits and chosen.security_bits < _LEAST_SECURITY_BITS:
-        found.append(
-            f'protection.preset = "{chosen.preset}": a key of {chosen.key_bits} bits has '
-            f"{chosen.security_bits} bits of security, and every other set at least "
-            f'{_LEAST_SECURITY_BITS}. Use "{kind.presets[0]}" for anything but experiments.'
-        )
-    seconds = chosen.n_blocks * DECRYPTION_SECONDS
-    if (
-        n_items
-        and chosen.key_bits
-        and not chosen.entries
-        and not plan.authority_opens
-        and seconds > plan.rounds.report_seconds
-    ):
-        found.append(
-            f"Every client decrypts {chosen.n_blocks} ciphertexts in a round, which takes a slow "
-            f"machine {seconds:.0f} seconds. rounds.report_seconds is "
-            f"{plan.rounds.report_seconds:g}, after which the round is shown without its metrics. "
-            "Set it higher."
-        )
-    return found
-
-
-def _index_warnings(plan: Plan) -> list[str]:
-    """Describe what the paper's structure reveals by indices, and whether this plan sends them."""
-    clear = UPDATES[plan.update.structure].clear_indices
-    if not clear:
-        return []
-    if plan.update.indices == "clear":
-        return [
-            'update.indices = "clear": values are encrypted, indices are not. `fedrec audit '
-            "--only indices` measures on your data how much of a history they reveal."
-        ]
-    return [
-        f'update.structure = "{plan.update.structure}": its paper sends {clear}, in the clear. '
-        "fedrec sends no index: zeros travel with the rest of the vector. `fedrec audit "
-        "--only indices` measures on your data what indices would reveal."
-    ]

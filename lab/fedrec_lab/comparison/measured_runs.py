@@ -1,4 +1,4 @@
-"""What the folders of finished runs say about quality. Runs that differ in their seed are one."""
+"""The quality that folders of finished runs report. Runs that differ in their seed are one."""
 
 from __future__ import annotations
 

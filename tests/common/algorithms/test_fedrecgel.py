@@ -30,7 +30,7 @@ from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import algorithm_of, algorithm_warnings
 from fedrec.training.blocks import blocks_of, buckets_of, draw_samples
 from fedrec.training.learner import Learner
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 N_ITEMS = 61
 
@@ -352,9 +352,9 @@ def test_scores_are_those_of_the_network(users, n_hidden):
     ((_, scores),) = learner.local.score_blocks(shared, users, private)
     assert scores.numpy() == pytest.approx(wanted, abs=1e-5)
     serving = learner.server.algorithm.serving(shared, np.arange(N_ITEMS))
-    assert learner.server.algorithm.preferences(serving, vectors[3]) == pytest.approx(
-        wanted[3], abs=1e-5
-    )
+    assert learner.server.algorithm.preferences(
+        serving, {"user_embedding": vectors[3]}
+    ) == pytest.approx(wanted[3], abs=1e-5)
 
 
 # What is refused.

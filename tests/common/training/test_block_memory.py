@@ -17,8 +17,8 @@ from fedrec.training import trainer as trainer_module
 from fedrec.training.blocks import BlockSize, blocks_of, buckets_of, draw_samples
 from fedrec.training.device import DeviceTables
 from fedrec.training.learner import Learner
+from fedrec.training.local_round import train_locally
 from fedrec.training.trainer import BlockRoom, block_bytes
-from fedrec.training.user_half import train_locally
 
 pytestmark = pytest.mark.slow
 
@@ -137,7 +137,7 @@ def test_the_estimate_is_what_is_counted(case, n_steps):
         loss=torch.zeros(chunk.n_users),
         clipped=torch.zeros(chunk.n_users, dtype=torch.int64),
     )
-    drawn = {"seed": learner.server.algorithm.seed, "round_id": 2, "dtype": start.dtype}
+    drawn = {"seed": learner.server.algorithm.shapes.seed, "round_id": 2, "dtype": start.dtype}
     with LiveTensors().counting() as live:
         # All steps, where the estimate counts two.
         for block in blocks_of(
