@@ -1,7 +1,7 @@
 """What a published model gives away of its users, and what a few users can do to it, measured.
 
-MovieLens-100K, the settings of which_algorithm.py, or noise where a row has an epsilon. The
-attacker has the published model alone, as everybody to whom it is given.
+MovieLens-100K, the settings of PLAIN, or noise where a row has an epsilon. The attacker has the
+published model alone, as everybody to whom it is given.
 
 - history: the attacker knows all training items of a user but one. It folds in those that it knows
   and compares two items that the user likes, one of which was held out, by a draw. Whichever ranks
@@ -33,7 +33,6 @@ from typing import Any
 import numpy as np
 from measuring import describe_machine
 from numpy.typing import NDArray
-from which_algorithm import cases
 
 from fedrec import Recommender
 from fedrec.data import fetch_ml_100k, leave_one_out
@@ -41,8 +40,16 @@ from fedrec.data.catalogue import Catalogue
 from fedrec.data.interactions import Interactions
 from fedrec.data.splits import NO_ITEM, UserSplit
 from fedrec.settings.schema import Settings
+from fedrec.settings.starter import TUNED
 from fedrec_lab.simulation import SimulationResult, simulate
 
+PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedmf (colr)": ("fedmf", {}),
+    "fedals": ("fedals", {"dim": 64}),
+    "sketch, k = 64": ("sketch", {"dim": 64}),
+    "ease": ("ease", {"regularisation": 100.0}),
+}
+"""By label an algorithm, and its settings in place of those that `fedrec init` writes."""
 NOISY: dict[str, dict[str, Any]] = {
     "fedmf (colr)": {
         "algorithm": {"name": "fedmf", "dim": 32, "learning_rate": 0.5},
@@ -201,11 +208,11 @@ def held_pairs(result: SimulationResult) -> NDArray[np.bool_]:
 
 def variants(chosen: list[str], epsilons: list[float]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield a label and sections of settings for each algorithm, without noise and with it."""
-    for label, sections in cases("ml-100k").items():
-        name = sections["algorithm"]["name"]
-        if name not in chosen or label == "sketch, k = 256":
+    for label, (name, changed) in PLAIN.items():
+        if name not in chosen:
             continue
-        yield label, sections
+        sections = TUNED[name].model_dump(include={"algorithm", "update", "rounds"})
+        yield label, {**sections, "algorithm": {**sections["algorithm"], **changed}}
         for epsilon in epsilons if label in NOISY else ():
             sections = NOISY[label]
             noise = {**sections["privacy"], "mechanism": "gaussian", "epsilon": epsilon}

@@ -5,7 +5,8 @@
 
 The first form trains each system with each seed and keeps the results in FOLDER. Run it again to
 resume it, or to add data sets, systems and seeds. The second form writes the page's tables and its
-figure from FOLDER. `make bench` leaves both out: they take hours, and data that you must bring.
+figure from FOLDER, and what systems disclose from the facts of `fedrec check`. `make bench` leaves
+both out: they take hours, and data that you must bring.
 
 If a system has several candidates, validation of the first seed chooses one for all seeds. The
 papers' systems have their papers' settings, with the same floor of holders as the others. Bytes are
@@ -33,6 +34,7 @@ from numpy.typing import NDArray
 from quality_figure import QualityPoint, quality_against
 
 from fedrec import Settings, load_data, load_settings
+from fedrec.algorithms import ALGORITHMS
 from fedrec.cli.terminal import human_bytes
 from fedrec.data import Catalogue, UserSplit
 from fedrec.durable import write_whole
@@ -262,7 +264,44 @@ HEADERS = (
     "", "seeds", "HR@10", "NDCG@10", "minus popularity", "bytes a client", "CPU seconds",
     "private state per user",
 )  # fmt: skip
-BEGIN, END = "<!-- which_algorithm.py -->", "<!-- end -->"
+SUMS = {
+    "rows": "sums over users for each item's row",
+    "pairs": "the exact number of users that hold each pair of items",
+    "sketches": "sums over each item's pair counts",
+}
+"""The subject of a system's sums, by `About.audit`."""
+
+
+def disclosures() -> list[str]:
+    """Return a table of what each system discloses. Systems of the same facts share a row."""
+    found: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for system in (*OWN, *PAPERS):
+        about = ALGORITHMS[system].about
+        read = about.exposed_in_the_clear
+        apart = about.protections == ("none",)
+        cells = (
+            "none: updates stay apart" if apart else SUMS[about.audit],
+            "nothing" if apart else about.exposed_to_members or "the sum of a rare item's row",
+            f"{read}. It takes `--accept-exposure`" if read else "the client's sums",
+            "no" if about.not_under_noise else "yes",
+        )
+        found[cells].append(f"`{system}`")
+    headers = (
+        "", "published sums", "what a member that raises counts could read",
+        "what the coordinator reads of a client without a protection", "supports noise",
+    )  # fmt: skip
+    rows = [row(", ".join(systems), *cells) for cells, systems in found.items()]
+    return [row(*headers), row(*["---"] * len(headers)), *rows]
+
+
+MARK, END = "<!-- which_algorithm.py{} -->", "<!-- end -->"
+
+
+def replaced(text: str, part: str, lines: list[str]) -> str:
+    """Return the page with other lines in one of its marked parts."""
+    begin = MARK.format(part)
+    before, rest = text.split(begin)
+    return "\n".join([f"{before}{begin}\n", *lines, "", END]) + rest.partition(END)[2]
 
 
 def write_page(folder: Path, page: Path) -> None:
@@ -275,9 +314,8 @@ def write_page(folder: Path, page: Path) -> None:
         points += its_points
         for label, ndcg in its_lines.items():
             lines[label][home.name] = ndcg
-    before, rest = page.read_text().split(BEGIN)
-    _, after = rest.split(END)
-    page.write_text("\n".join([f"{before}{BEGIN}\n", *text, f"{END}{after}"]))
+    written = replaced(page.read_text(), "", text[:-1])
+    page.write_text(replaced(written, ": disclosure", disclosures()))
     cost = "MB a client sends and receives in the whole run"
     figure = page.parent / "quality-and-bytes.svg"
     figure.write_text(quality_against(cost, points, lines) + "\n")

@@ -70,7 +70,7 @@ def plan_of_case(case: str) -> Plan:
         structure,
         algorithm=({"dim": int(dim)} if int(dim) else {}) | own | finest,
         training={"accelerated": not case.endswith(BY_THE_TRAINER)},
-        update={GRID: FINEST} if kind.about.clips else {},
+        update={} if kind.about.range_instead else {GRID: FINEST},
     )
 
 

@@ -86,7 +86,7 @@ def plan_of(name: str, structure: str, **changes: dict[str, Any]) -> Plan:
         "update": {"structure": structure},
     }
     merged: dict[str, dict[str, Any]] = {}
-    if not about.clips:
+    if about.range_instead:
         choice["update"] |= {key: default_of(key) for key in ("clip", "fraction_bits")}
     if about.protections:
         choice["protection"] = {"name": about.protections[0]}

@@ -313,7 +313,7 @@ def _checked_token(place: ServingOptions) -> str:
             problems.append(f"--host {place.host}: answers would cross the network in the clear.")
     if problems:
         raise SettingsError(
-            "Recommendations are about people, and would be open to other machines.",
+            "Recommendations are personal, and other machines could read them.",
             remedy="Omit --host. Or give --token-file FILE, and --tls-certificate FILE with "
             "--tls-key FILE (or --accept-plaintext if something else encrypts).",
             problems=tuple(problems),
@@ -340,6 +340,6 @@ def _read_token(path: Path) -> str:
         raise SettingsError(
             f"--token-file {path} holds no token. Expected {_FEWEST_TOKEN_CHARACTERS} or more "
             "letters and digits on one line.",
-            remedy="Make one: (umask 077. Openssl rand -hex 32 > FILE)",
+            remedy="Make one: (umask 077 && openssl rand -hex 32 > FILE)",
         )
     return token

@@ -7,7 +7,7 @@ refuse because of it or try with it. An algorithm from another package brings it
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -69,9 +69,8 @@ def _noisy_ease(at: Circumstances, noise: SumNoise) -> list[str]:
         )
     else:
         found.append(
-            "Only counts travel, so every user gets the items that most users hold. With this "
-            f"noise, pairs are of use from about {whole.users_for_pairs:.0f} users on "
-            "(privacy.expected_users)."
+            "Only counts travel, so every user gets the most common items. With this noise, pairs "
+            f"become useful at about {whole.users_for_pairs:.0f} users (privacy.expected_users)."
         )
     return found
 
@@ -86,8 +85,8 @@ def _ease_for_noise(n_items: int, noise: SumNoise) -> NoiseProposal:
         )
     elif not release.n_rows:
         reason = (
-            f"With {noise.users:g} users, counts are better alone: every user gets the items that "
-            f"most users hold. Pairs are of use from about {release.users_for_pairs:.0f} users on."
+            f"With {noise.users:g} users, counts alone are better: every user gets the most common "
+            f"items. Pairs become useful at about {release.users_for_pairs:.0f} users."
         )
     else:
         reason = (
@@ -387,12 +386,7 @@ ABOUT: Mapping[str, About] = {
         combination_reason="ease sums exact counts of pairs of items, which have no low-rank form "
         "and cannot be compressed. No negatives are drawn that could leave out held-out items.",
         warnings=_ease,
-        changed_since_0_1=lambda is_noisy: (
-            "under [privacy] clips and charges all its parts as one release since"
-            if is_noisy
-            else ""
-        ),
-        clips=False,
+        range_instead="exact counts, which are neither clipped nor rounded",
         modules=("numba",),
         not_under_noise="",
         one_release=True,
@@ -417,8 +411,6 @@ ABOUT: Mapping[str, About] = {
         "other low-rank form and cannot be compressed. No negatives are drawn "
         "that could leave out held-out items.",
         warnings=_sketch,
-        changed_since_0_1=lambda is_noisy: "rounds its sums to other fractions since",
-        clips=False,
         range_instead="their range follows from algorithm.longest_history",
         not_under_noise="",
         needs_everybody="every round of sketch adds another sum, and all sums must be",
@@ -541,7 +533,6 @@ ABOUT: Mapping[str, About] = {
         combination_reason="fedrecgel's gradients go through Adam, which divides every value by "
         "its own history and so is not the same in rotated coordinates. A "
         "low-rank form of them would be another algorithm.",
-        clips=False,
         range_instead="gradients have their own ranges and steps, algorithm.item_clip and "
         "network_clip, item_fraction_bits and network_fraction_bits",
         warnings=_fedrecgel,
@@ -551,3 +542,14 @@ ABOUT: Mapping[str, About] = {
         shortfall="rounds.total, algorithm.user_learning_rate and algorithm.learning_rate",
     ),
 }
+
+CHANGED_SINCE_0_1: Mapping[str, Callable[[bool], str]] = {
+    "ease": lambda is_noisy: (
+        "under [privacy] clips and charges all its parts as one release since" if is_noisy else ""
+    ),
+    "sketch": lambda is_noisy: "rounds its sums to other fractions since",
+}
+"""How sums, under noise or without, differ from those of release 0.1, as words after the name.
+
+Runs of other algorithms, and those with an empty text, can continue.
+"""

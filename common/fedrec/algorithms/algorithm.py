@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.cohort import Chunk
     from fedrec.algorithms.grid import RoundSums
     from fedrec.algorithms.individual import Personal, UserUpdates
-    from fedrec.updates import PaperNumbers
 
 
 _SCORED_USERS = 64
@@ -109,12 +108,8 @@ class Algorithm(ABC):
 
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         self.settings = settings
+        self.shapes = shapes
         self.n_items = shapes.n_items
-        self.seed = shapes.seed
-        self.update = shapes.update
-        self.n_rounds = shapes.n_rounds
-        self.minimum_item_users = shapes.minimum_item_users
-        self.noise = shapes.noise
         self.negatives_per_positive = getattr(settings, "negatives_per_positive", 0)
         self.batch_size = getattr(settings, "batch_size", 1)
 
@@ -179,7 +174,7 @@ class Algorithm(ABC):
         """Return the first version of the shared model, drawn from the run's public seed."""
         tensors, entries = {}, [entry for entry in self.parameters if not entry.private]
         for counter, entry in enumerate(entries):
-            key = stream_key(self.seed, Purpose.ITEM_EMBEDDING, 0, counter)
+            key = stream_key(self.shapes.seed, Purpose.ITEM_EMBEDDING, 0, counter)
             shape = entry.whole_shape(n_items=self.n_items, n_users=0)
             if entry.published:
                 continue
@@ -190,7 +185,7 @@ class Algorithm(ABC):
         """Return the private parameters of users that have never trained."""
         tensors, entries = {}, [entry for entry in self.parameters if entry.private]
         for counter, entry in enumerate(entries):
-            key = stream_key(self.seed, Purpose.USER_EMBEDDING, 0, counter)
+            key = stream_key(self.shapes.seed, Purpose.USER_EMBEDDING, 0, counter)
             shape = entry.whole_shape(n_items=self.n_items, n_users=len(user_keys))
             if entry.same_for_all_users:
                 one = entry.initial.draw(np.asarray(key), shape[1:]).astype(np.float32)
@@ -349,10 +344,6 @@ class Algorithm(ABC):
         """
         return changes, 0
 
-    def paper_numbers(self) -> PaperNumbers | None:
-        """Return the size of a message as papers count it, or None if no paper does."""
-        return None
-
     def scores(
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
     ) -> torch.Tensor:
@@ -398,33 +389,21 @@ class Algorithm(ABC):
             if name not in applied
         }
 
-    def vector_length(self, serving: Mapping[str, NDArray[np.float32]]) -> int:
-        """Return the length of the vector that `preferences` takes."""
-        return int(serving["item_embedding"].shape[1])
-
     def preferences(
-        self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
-        """Return the scores of all items for one user's vector, float32 (n_items,), in numpy.
-
-        Args:
-            serving: the result of `serving`.
-            vector: `user_embedding` of the user, or the result of `fold_in`, (dim,).
-        """
-        return serving["item_embedding"] @ vector
-
-    def own_preferences(
         self,
         serving: Mapping[str, NDArray[np.float32]],
         own: Mapping[str, NDArray[np.float32]],
     ) -> NDArray[np.float32]:
-        """Return the scores of all items for a known user, float32 (n_items,), in numpy.
+        """Return the scores of all items for one user, float32 (n_items,), in numpy.
+
+        By default <p, q_i> with the rows of `serving`.
 
         Args:
             serving: the result of `serving`.
-            own: the user's private tensors, without the axis of users.
+            own: the private tensors of a known user, without the axis of users. For a new one, only
+                `user_embedding`, with the result of `fold_in`, (dim,).
         """
-        return self.preferences(serving, own["user_embedding"])
+        return serving["item_embedding"] @ own["user_embedding"]
 
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]

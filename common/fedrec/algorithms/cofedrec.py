@@ -183,8 +183,10 @@ class CoFedRec(TrainedAlgorithm):
         n_users = len(updates)
         mean = np.full((1, n_users), 1.0 / n_users)
         everybody = updates.mixed("item_embedding", mean)[0].astype(np.float64)
-        labels = clusters_of(everybody, self.settings.clusters, seed=self.seed + updates.number)
-        key = np.asarray(stream_key(self.seed, Purpose.GROUPS, updates.number))
+        labels = clusters_of(
+            everybody, self.settings.clusters, seed=self.shapes.seed + updates.number
+        )
+        key = np.asarray(stream_key(self.shapes.seed, Purpose.GROUPS, updates.number))
         user, cluster = uniform(key, np.arange(2)).tolist()
         there = np.unique(labels)
         star = int(user * n_users)

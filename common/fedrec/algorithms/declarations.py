@@ -360,9 +360,8 @@ class About:
         combination_reason: why there are no other valid combinations.
         needs: by update structure among `updates`, the settings that it requires.
         warnings: returns what to know before choosing its settings.
-        clips: whether `update.clip` and `update.fraction_bits` affect users' contributions.
-            Settings without an effect are refused.
-        range_instead: the replacement for `update.clip` if that has no effect, as a clause.
+        range_instead: the replacement for `update.clip` and `update.fraction_bits`, as a clause. If
+            set, these two have no effect on users' contributions and are refused. Empty otherwise.
         not_under_noise: why noise on its sums and a fixed divisor have no meaning. Empty if they
             have one, as for sums of changes that are divided by the number of users.
         noise_proposal: returns settings for noise on sums over a catalogue of a size, if the
@@ -383,8 +382,6 @@ class About:
         starter: settings by dotted key that were tuned on MovieLens-100K's validation items, for a
             first settings file and the demonstration. None if there are none.
         audit: the subject of its sums: single items, pairs of them, or sums over such pairs.
-        changed_since_0_1: returns how its sums, under noise or without, differ from those of
-            release 0.1, as words after its name. Empty if a run of that release can continue.
         modules: modules that its server imports and that fedrec does not always install.
     """
 
@@ -395,8 +392,7 @@ class About:
     combination_reason: str = "the algorithm names no other valid combination."
     needs: Mapping[str, Needs] = field(default_factory=dict)
     warnings: Callable[[Circumstances], list[str]] = lambda at: []
-    clips: bool = True
-    range_instead: str = "exact counts, which are neither clipped nor rounded"
+    range_instead: str = ""
     not_under_noise: str = "the meaning of its sums with noise and a fixed divisor is not defined"
     noise_proposal: Callable[[int, SumNoise], NoiseProposal] | None = None
     needs_everybody: str | Callable[[Any], str] = ""
@@ -408,15 +404,9 @@ class About:
     shortfall: str = "rounds.total and the rates in the section algorithm"
     starter: Mapping[str, object] | None = None
     audit: Literal["rows", "pairs", "sketches"] = "rows"
-    changed_since_0_1: Callable[[bool], str] = lambda is_noisy: ""
     modules: tuple[str, ...] = ()
 
     @property
     def structure(self) -> str:
         """The update structure if the settings name none: the tuned one, or the first valid one."""
         return str((self.starter or {}).get("update.structure", self.updates[0]))
-
-    def needs_everybody_with(self, settings: AlgorithmSettings) -> str:
-        """Return `needs_everybody` for these settings."""
-        found = self.needs_everybody
-        return found if isinstance(found, str) else found(settings)

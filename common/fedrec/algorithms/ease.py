@@ -99,11 +99,11 @@ class EASE(Algorithm):
         self._noisy: tuple[SharedState, dict[str, NDArray[np.float64]]] | None = None
         self._release = None
         if shapes.noise is not None:
-            self._release = planned_release(self.n_items, self.n_rounds, shapes.noise)
+            self._release = planned_release(self.n_items, self.shapes.n_rounds, shapes.noise)
 
     def _part_length(self) -> int:
         """Return the number of pairs that a round sums, or raise an error if there are too many."""
-        n_items, n_parts = self.n_items, self.n_rounds
+        n_items, n_parts = self.n_items, self.shapes.n_rounds
         n_pairs = _n_pairs(n_items)
         part_length = max(1, -(-n_pairs // n_parts))
         if n_items > _MOST_ITEMS:
@@ -149,8 +149,8 @@ class EASE(Algorithm):
                 UpdateTensor(
                     name="pairs",
                     shape=(self._release.part_length,),
-                    limit=self.update.clip,
-                    fraction_bits=self.update.fraction_bits,
+                    limit=self.shapes.update.clip,
+                    fraction_bits=self.shapes.update.fraction_bits,
                 ),
             )
         return (
@@ -186,8 +186,8 @@ class EASE(Algorithm):
 
     def _values(self, shared: SharedState) -> NDArray[np.float64]:
         """Return the noisy values so far, of contributions of length 1."""
-        assert self.noise is not None
-        return shared.kept["pairs"] / self.noise.clip
+        assert self.shapes.noise is not None
+        return shared.kept["pairs"] / self.shapes.noise.clip
 
     def _places(self, shared: SharedState) -> dict[str, NDArray[np.int64]]:
         """Return `places` once the counts are known."""
@@ -284,17 +284,15 @@ class EASE(Algorithm):
         rows[active] = self._weights_of(shared, active).T
         return {"item_embedding": rows}
 
-    def vector_length(self, serving: Mapping[str, NDArray[np.float32]]) -> int:
-        """Return the number of active items: a history is the vector."""
-        return super().vector_length(serving) if self._release is None else self.n_items
-
     def preferences(
-        self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
+        self,
+        serving: Mapping[str, NDArray[np.float32]],
+        own: Mapping[str, NDArray[np.float32]],
     ) -> NDArray[np.float32]:
         """Return the scores of all items for a history."""
         if self._release is None:
-            return super().preferences(serving, vector)
-        return scores_of_history(serving, vector)
+            return super().preferences(serving, own)
+        return scores_of_history(serving, own["user_embedding"])
 
     def apply(
         self,
@@ -319,7 +317,7 @@ class EASE(Algorithm):
         """Return the number of items that enough users hold."""
         if shared.holders is None:
             return self.n_items
-        return int((shared.holders >= self.minimum_item_users).sum())
+        return int((shared.holders >= self.shapes.minimum_item_users).sum())
 
 
 def _n_pairs(n_items: int) -> int:

@@ -143,8 +143,8 @@ class FedALS(Algorithm):
 
         `update.clip` bounds the values of p, from which the limits of the others follow.
         """
-        dim, clip = self.settings.dim, self.update.clip
-        bits = self.update.fraction_bits
+        dim, clip = self.settings.dim, self.shapes.update.clip
+        bits = self.shapes.update.fraction_bits
         return (
             UpdateTensor(
                 name="pull",

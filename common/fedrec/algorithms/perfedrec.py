@@ -169,7 +169,9 @@ class PerFedRec(TrainedAlgorithm):
     def personalise(self, updates: UserUpdates) -> Personal:
         """Return the mean table of every user's cluster."""
         vectors = updates.shown("user_embedding").astype(np.float64)
-        labels = clusters_of(vectors, self.settings.clusters, seed=self.seed + updates.number)
+        labels = clusters_of(
+            vectors, self.settings.clusters, seed=self.shapes.seed + updates.number
+        )
         names, labels = np.unique(labels, return_inverse=True)
         members = labels == np.arange(len(names))[:, None]
         mixture = Mixture(

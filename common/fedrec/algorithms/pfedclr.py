@@ -285,14 +285,16 @@ class PFedCLR(TrainedAlgorithm):
         kept[:, start.active] = torch.where(trained[:, None], kept[:, start.active], scores)
         return private | {self.kept_scores: kept}
 
-    def own_preferences(
+    def preferences(
         self,
         serving: Mapping[str, NDArray[np.float32]],
         own: Mapping[str, NDArray[np.float32]],
     ) -> NDArray[np.float32]:
         """Return <p, Q_i + A_i B> with the published Q."""
         vector = own["user_embedding"]
-        scores = self.preferences(serving, vector)
+        scores = super().preferences(serving, {"user_embedding": vector})
+        if len(own) == 1:
+            return scores
         if self.settings.variant != "clr":
             return scores + own["item_calibration"] @ vector
         return scores + own["item_factor"] @ (own["factor"] @ vector)

@@ -98,6 +98,7 @@ from fedrec.algorithms.declarations import (
 )
 from fedrec.algorithms.fedmf import FedMFSettings
 from fedrec.algorithms.optimisers import Gradient, Optimiser, Sgd
+from fedrec.algorithms.whole_decay import decays_whole
 from fedrec.algorithms.wrapper import Wrapper, WrapperSettings
 from fedrec.errors import SettingsError
 from fedrec.section import Rule, UsedIf, only_if
@@ -151,7 +152,7 @@ class PLGCSettings(WrapperSettings):
         ),
         Rule(
             ("upload", "base.weight_decay"),
-            lambda section: not (section.sums_changes and section.made.decays_whole),
+            lambda section: not (section.sums_changes and decays_whole(section.made)),
             "{path}.base.weight_decay of {s.base.name} shrinks rows that a user does not touch, "
             'which {path}.upload = "change" does not send. Set upload = "table", or '
             "weight_decay = 0.",
@@ -401,10 +402,14 @@ class PLGC(Wrapper):
         return self.base.scores_of(n_users, start, private)
 
     def preferences(
-        self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
+        self,
+        serving: Mapping[str, NDArray[np.float32]],
+        own: Mapping[str, NDArray[np.float32]],
     ) -> NDArray[np.float32]:
-        """Return the base's scores with the published table."""
-        return self.base.preferences(serving, vector)
+        """Return the scores of a known user by its table, and of a new one by the base."""
+        if len(own) > 1:
+            return super().preferences(serving, own)
+        return self.base.preferences(serving, own)
 
 
 def mixture(c: torch.Tensor, g: torch.Tensor, lambda_c: torch.Tensor) -> torch.Tensor:

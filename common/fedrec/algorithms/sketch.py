@@ -206,14 +206,14 @@ class Sketch(Algorithm):
     @cached_property
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """A row of `dim` values for each item, and the candidates' gains."""
-        if self.n_rounds < self.settings.sums:
+        if self.shapes.n_rounds < self.settings.sums:
             raise SettingsError(
-                f"rounds.total is {self.n_rounds}, but algorithm.sums needs {self.settings.sums} "
-                "training rounds that sum.",
+                f"rounds.total is {self.shapes.n_rounds}, but algorithm.sums needs "
+                f"{self.settings.sums} training rounds that sum.",
                 remedy=f"Set rounds.total = {self.settings.sums + 1}. The last round grades "
                 "candidates on validation.",
             )
-        noise = self.noise
+        noise = self.shapes.noise
         if noise is not None:
             self._check_under_noise()
         summed = UpdateTensor(
@@ -221,12 +221,12 @@ class Sketch(Algorithm):
             shape=(self.n_items, self.settings.dim),
             limit=_DEVIATIONS * math.sqrt(self.settings.longest_history)
             if noise is None
-            else self.update.clip,
-            fraction_bits=_FRACTION_BITS if noise is None else self.update.fraction_bits,
+            else self.shapes.update.clip,
+            fraction_bits=_FRACTION_BITS if noise is None else self.shapes.update.fraction_bits,
             per_item=True,
             counted_by=HOLDERS,
         )
-        if self.n_rounds == self.settings.sums:
+        if self.shapes.n_rounds == self.settings.sums:
             return (summed,)
         gains = UpdateTensor(
             name=GRADES,
@@ -244,10 +244,10 @@ class Sketch(Algorithm):
         Raises:
             SettingsError: a setting needs sums without noise. The message names the setting.
         """
-        if self.n_rounds != self.settings.sums:
+        if self.shapes.n_rounds != self.settings.sums:
             raise SettingsError(
-                f"rounds.total is {self.n_rounds}, but under privacy.mechanism sketch has only its "
-                f"{self.settings.sums} sums: gains would reveal facts about users.",
+                f"rounds.total is {self.shapes.n_rounds}, but under privacy.mechanism sketch has "
+                f"only its {self.settings.sums} sums: gains would reveal facts about users.",
                 remedy=f"Set rounds.total = {self.settings.sums}.",
             )
         if self.settings.form != "plain":
@@ -279,7 +279,7 @@ class Sketch(Algorithm):
 
     def candidates(self, shared: SharedState) -> Iterator[SharedState]:
         """Yield the version of each candidate, once all sums exist."""
-        if self.n_rounds == self.settings.sums:
+        if self.shapes.n_rounds == self.settings.sums:
             # No round grades, so updates have no room for gains. Audits continue to train.
             return
         if not self._is_summed(shared) or float(shared.kept["choice"]) >= 0:
@@ -348,7 +348,7 @@ class Sketch(Algorithm):
             total = self._table(product)
             drawn = not len(shared.kept["before"])
             directions = (
-                drawn_directions(self.seed, active, self.settings.dim)
+                drawn_directions(self.shapes.seed, active, self.settings.dim)
                 if drawn
                 else self._orthonormal(shared.kept["before"])
             )
@@ -363,15 +363,15 @@ class Sketch(Algorithm):
         Under noise a user's contribution has the length |x_u^T Q| / sqrt(|h|) <= 1 along
         orthonormal directions, which fills the clip, and about sqrt(k) along drawn ones.
         """
-        if self.noise is None:
+        if self.shapes.noise is None:
             return 1.0 if drawn else _DEVIATIONS
         longest = _DRAWN_LENGTHS * math.sqrt(self.settings.dim) if drawn else 1.0
-        return self.noise.clip / longest
+        return self.shapes.noise.clip / longest
 
     def _deviation(self, shared: SharedState, active: NDArray[np.int64]) -> float:
         """Return the deviation of a value of a sum, in the scale in which it travels."""
-        if self.noise is not None:
-            return self.noise.deviation
+        if self.shapes.noise is not None:
+            return self.shapes.noise.deviation
         # Rounding has a deviation of 12^-1/2 steps for each holder.
         holders = shared.rows("item_users", active)
         return self.tensors[0].step * math.sqrt(float(holders.mean()) / 12.0)
@@ -383,7 +383,7 @@ class Sketch(Algorithm):
         product = shared.kept["product"]
         drawn = not len(product)
         directions = (
-            drawn_directions(self.seed, active, self.settings.dim)
+            drawn_directions(self.shapes.seed, active, self.settings.dim)
             if drawn
             else self._orthonormal(product)
         )
@@ -414,7 +414,7 @@ class Sketch(Algorithm):
         rounded = None
         if "directions" in start.shared:
             along = chunk.summed(start.shared["directions"])
-            if self.noise is not None:
+            if self.shapes.noise is not None:
                 # The history has length 1, and so has every item's row of it.
                 along = along / sizes.clamp(min=1)[:, None]
             rounded, over = sums["product"].rounded(along)
@@ -447,15 +447,13 @@ class Sketch(Algorithm):
         """Return the model with a row for each item, zero for an inactive one."""
         return served_rows(self._model_of(shared, active), active, self.n_items)
 
-    def vector_length(self, serving: Mapping[str, NDArray[np.float32]]) -> int:
-        """Return the number of active items: a history is the vector."""
-        return int(np.count_nonzero(serving["scale"]))
-
     def preferences(
-        self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
+        self,
+        serving: Mapping[str, NDArray[np.float32]],
+        own: Mapping[str, NDArray[np.float32]],
     ) -> NDArray[np.float32]:
         """Return the scores of all items for a history."""
-        return scores_of_history(serving, vector)
+        return scores_of_history(serving, own["user_embedding"])
 
     def apply(
         self,
@@ -473,8 +471,8 @@ class Sketch(Algorithm):
             # The first of equals.
             return shared.with_tensors(choice=np.asarray(float(np.argmax(change[GRADES]))))
         scale = 1.0 / self._scale(drawn=not len(shared.kept["product"]))
-        if self.noise is not None:
-            scale *= self.noise.users
+        if self.shapes.noise is not None:
+            scale *= self.shapes.noise.users
         return shared.with_tensors(
             before=shared.kept["product"],
             product=(change["product"] * scale).reshape(-1),

@@ -11,7 +11,7 @@ scores of all items. Algorithms override further methods for the rest of a paper
     upload_noise                          noise on each upload: FedRAP, PFedCLR
     kept_scores, refresh                  scores that users keep: PFedRec, PFedCLR, PLGC
     first_scores, untouched_scores        scores of users and items without training: PLGC
-    preferences, own_preferences          scores of stored models: PFedCLR, PLGC
+    preferences                           scores of stored models: PFedCLR, PLGC
 
 All papers' equations hold here with two reservations. Every value of a user's change is clipped to
 +-`update.clip`, or to its parameter's own `limit`, and rounded to a grid before it is summed. Items
@@ -38,9 +38,9 @@ from fedrec.algorithms.batch import Batch, Values, cross_entropy
 from fedrec.algorithms.declarations import HOLDERS, TRAINED, AlgorithmSettings, UpdateTensor
 from fedrec.algorithms.folding import fold_in_vector
 from fedrec.algorithms.individual import shown_tensors
-from fedrec.algorithms.optimisers import Optimiser, Phase, Sgd
+from fedrec.algorithms.optimisers import Optimiser, Phase
 from fedrec.errors import SettingsError
-from fedrec.updates import UPDATES, Compressed, PaperNumbers, UpdateStructure
+from fedrec.updates import UPDATES, Compressed, UpdateStructure
 
 if TYPE_CHECKING:
     import torch
@@ -123,11 +123,6 @@ class TrainedAlgorithm(Algorithm):
         """Names of the parameters that the optimisers move."""
         return {name for optimiser in self.optimisers for name in optimiser.rates}
 
-    @property
-    def decays_whole(self) -> bool:
-        """Whether rows change that a user does not touch."""
-        return any(isinstance(each, Sgd) and each.whole for each in self.optimisers)
-
     @abstractmethod
     def score(self, v: Values) -> torch.Tensor:
         """Return the preference for each row, (n_users, n_rows)."""
@@ -194,7 +189,7 @@ class TrainedAlgorithm(Algorithm):
     def structure(self) -> UpdateStructure:
         """The update structure of the rows that it may replace."""
         dims = [entry.shape[0] for entry in self.parameters if entry.structured]
-        return UPDATES[self.update.structure](self.update, max(dims, default=1))
+        return UPDATES[self.shapes.update.structure](self.shapes.update, max(dims, default=1))
 
     @property
     def compression(self) -> Compressed | None:
@@ -223,10 +218,6 @@ class TrainedAlgorithm(Algorithm):
             found[tensor.name] = inside.astype(np.int64)
             n_clipped += int((inside != rounded).sum())
         return found, n_clipped
-
-    def paper_numbers(self) -> PaperNumbers | None:
-        """Return the size of a message as the CoLR paper counts it."""
-        return self.structure.paper_numbers(self.n_items) if self._structured else None
 
     @property
     def _structured(self) -> tuple[str, ...]:
@@ -279,8 +270,8 @@ class TrainedAlgorithm(Algorithm):
                 UpdateTensor(
                     name=entry.name,
                     shape=(self.n_items, *row) if entry.scope == "rows" else row,
-                    limit=self.update.clip if entry.limit is None else entry.limit,
-                    fraction_bits=self.update.fraction_bits
+                    limit=self.shapes.update.clip if entry.limit is None else entry.limit,
+                    fraction_bits=self.shapes.update.fraction_bits
                     if entry.fraction_bits is None
                     else entry.fraction_bits,
                     per_item=entry.scope == "rows",
@@ -316,7 +307,9 @@ class TrainedAlgorithm(Algorithm):
                 )
             )
         if self.personalises:
-            found += shown_tensors(self.parameters, self.update, reads_samples=self.reads_samples)
+            found += shown_tensors(
+                self.parameters, self.shapes.update, reads_samples=self.reads_samples
+            )
         return tuple(found)
 
     def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -348,7 +341,7 @@ class TrainedAlgorithm(Algorithm):
         import torch
 
         start = super().start(shared, active, round_id, device, dtype)
-        basis = self.structure.basis(self.seed, round_id) if self._structured else None
+        basis = self.structure.basis(self.shapes.seed, round_id) if self._structured else None
         if basis is None:
             return start
         return replace(start, basis=torch.from_numpy(basis).to(device, start.dtype))
@@ -367,7 +360,7 @@ class TrainedAlgorithm(Algorithm):
         If the structure counts entries, n_ij users that trained value j of row i replace n_i. The
         mean of A is then multiplied by B.
         """
-        basis = self.structure.basis(self.seed, round_id) if self._structured else None
+        basis = self.structure.basis(self.shapes.seed, round_id) if self._structured else None
         found = {}
         for entry in self._summed:
             values = change[entry.name]
@@ -452,47 +445,38 @@ class TrainedAlgorithm(Algorithm):
         return self.scores_of(n_users, start, private)
 
     def preferences(
-        self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
+        self,
+        serving: Mapping[str, NDArray[np.float32]],
+        own: Mapping[str, NDArray[np.float32]],
     ) -> NDArray[np.float32]:
-        """Return the scores of all items for `user_embedding`, with other private values 0.
+        """Return the scores of all items, for a new user with other private values 0.
 
         Raises:
-            SettingsError: users have item rows of their own, which a vector does not contain.
+            SettingsError: users have item rows of their own, which a new user's vector does not
+                contain.
         """
-        if self.inner_product:
-            return super().preferences(serving, vector)
+        rows = [entry.name for entry in self.parameters if entry.scope == "own_rows"]
+        if self.inner_product and not own.keys() & rows:
+            return super().preferences(serving, own)
         import torch
 
-        if any(entry.scope == "own_rows" for entry in self.parameters):
+        if not rows:
+            values = {
+                entry.name: np.zeros(entry.shape, dtype=np.float32)
+                for entry in self.parameters
+                if entry.scope == "own"
+            } | {**serving, "user_embedding": own["user_embedding"]}
+        elif own.keys() & rows:
+            known = {**serving, **own}
+            values = {name: known[name] for name in known if name in self.scoring}
+        else:
             raise SettingsError(
                 f"{self.name} scores with item rows of each user's own, which a vector does not "
                 "contain.",
                 remedy="Ask the user's own client.",
             )
-
-        tensors = {name: torch.from_numpy(values)[None] for name, values in serving.items()}
-        for entry in self.parameters:
-            if entry.scope == "own":
-                tensors[entry.name] = torch.zeros((1, *entry.shape))
         # A copy: mapped memory cannot be written, and torch would warn about that.
-        tensors["user_embedding"] = torch.from_numpy(np.array(vector))[None]
-        return self.score(self.seen(Values(tensors)))[0].numpy()
-
-    def own_preferences(
-        self,
-        serving: Mapping[str, NDArray[np.float32]],
-        own: Mapping[str, NDArray[np.float32]],
-    ) -> NDArray[np.float32]:
-        """Return the scores of all items with all of a user's private values."""
-        if not any(entry.scope == "own_rows" for entry in self.parameters):
-            return super().own_preferences(serving, own)
-        import torch
-
-        tensors = {
-            name: torch.from_numpy(np.array(values))[None]
-            for name, values in (*serving.items(), *own.items())
-            if name in self.scoring
-        }
+        tensors = {name: torch.from_numpy(np.array(found))[None] for name, found in values.items()}
         return self.score(self.seen(Values(tensors)))[0].numpy()
 
     @property

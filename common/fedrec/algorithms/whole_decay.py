@@ -70,12 +70,17 @@ def decaying(algorithm: TrainedAlgorithm, start: RoundStart) -> dict[str, torch.
     }
 
 
+def decays_whole(algorithm: TrainedAlgorithm) -> bool:
+    """Return whether rows change that a user does not touch."""
+    return any(isinstance(each, Sgd) and each.whole for each in algorithm.optimisers)
+
+
 def most_steps(algorithm: TrainedAlgorithm) -> int:
     """Return the largest number of a user's steps in a round if tables decay as a whole, else 0.
 
     The upper bound is a user that holds the whole catalogue, with its negatives.
     """
-    if not algorithm.decays_whole:
+    if not decays_whole(algorithm):
         return 0
     phases = algorithm.phases(algorithm.initial_scalars)
     n_samples = algorithm.n_items * (1 + algorithm.negatives_per_positive)

@@ -48,7 +48,7 @@ def check(
         typer.Option(
             min=0,
             help="Number of clients per round for the cost estimate, which divides the data among "
-            "them. If 0, uses the plan's number, and takes the data for one client's data.",
+            "them. If 0, uses the plan's number and assumes that the data is one client's.",
         ),
     ] = 0,
     cells: CellsOf = "",

@@ -63,8 +63,8 @@ CellsOf = Annotated[
     typer.Option(
         CELLS,
         metavar="N|ROSTER",
-        help="Number of cells as a key authority makes them, or its roster. An item is trained if "
-        "enough users outside federation.corrupt_cells of the cells hold it.",
+        help="The cells: a number, or a key authority's roster. An item is trained if enough users "
+        "outside federation.corrupt_cells of the cells hold it.",
     ),
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedrec.cli.terminal import TextTable, count_of, human_bytes, human_share
 from fedrec.plan.price import ParameterSet, private_price
@@ -12,11 +12,13 @@ from fedrec.plan.protections import described
 from fedrec.plan.sizing import FITTED
 
 if TYPE_CHECKING:
+    from fedrec.plan.price import ExpectedFacts, OpeningFacts, RunFacts, TableFacts
     from fedrec.plan.protections import Price
+    from fedrec.plan.sizing import SizeFacts
     from fedrec.settings.schema import Settings
 
 
-def priced(found: Price) -> dict[str, object]:
+def priced(found: Price[RunFacts]) -> dict[str, object]:
     """Return the price of a run as JSON."""
     counting, paper = found.parts["count"], found.facts["paper_numbers"]
     steps, expected, opening = map(found.parts.get, ("steps", "expected", "opening"))
@@ -35,7 +37,7 @@ def priced(found: Price) -> dict[str, object]:
     }
 
 
-def _of_run(found: Price) -> dict[str, object]:
+def _of_run(found: Price[RunFacts] | Price[ExpectedFacts]) -> dict[str, object]:
     return {
         **found.facts,
         "upload_bytes": found.up_bytes,
@@ -45,7 +47,7 @@ def _of_run(found: Price) -> dict[str, object]:
 
 
 def price_tables(
-    found: Price, rows: list[tuple[str, str]], sets: tuple[ParameterSet, ...]
+    found: Price[RunFacts], rows: list[tuple[str, str]], sets: tuple[ParameterSet, ...]
 ) -> Iterator[TextTable]:
     """Yield the price of a run, its protection's parameters, and the price of other protections."""
     clients_text = count_of(found.facts["n_clients"], "client")
@@ -77,7 +79,7 @@ def _set_row(entry: ParameterSet) -> tuple[str, ...]:
     return (mark, name, size, f"{entry.bytes_per_value:.2f} B", security, modulus, spare)
 
 
-def price_rows(found: Price, source: str) -> Iterator[tuple[str, str]]:
+def price_rows(found: Price[RunFacts], source: str) -> Iterator[tuple[str, str]]:
     """Yield the price of a run as rows of a table.
 
     Args:
@@ -125,11 +127,11 @@ def price_rows(found: Price, source: str) -> Iterator[tuple[str, str]]:
     yield "whole run, at most", f"{total} in both directions over {rounds} rounds"
 
 
-def _up_and_down(found: Price) -> str:
+def _up_and_down(found: Price[Any]) -> str:
     return f"{human_bytes(found.up_bytes)} up and {human_bytes(found.down_bytes)} down"
 
 
-def _opening_rows(opening: Price) -> Iterator[tuple[str, str]]:
+def _opening_rows(opening: Price[OpeningFacts]) -> Iterator[tuple[str, str]]:
     facts = opening.facts
     sent = f"{facts['entries']} of {facts['n_places']} values, their indices in the clear"
     yield "in an upload", sent
@@ -141,7 +143,7 @@ def _opening_rows(opening: Price) -> Iterator[tuple[str, str]]:
     yield "opening a sum, at most", f"{facts['seconds']:.0f} s on a slow machine and line. {waits}"
 
 
-def _expected_rows(expected: Price) -> Iterator[tuple[str, str]]:
+def _expected_rows(expected: Price[ExpectedFacts]) -> Iterator[tuple[str, str]]:
     n_active, n_rows = expected.facts["n_active"], expected.facts["n_rows"]
     yield (
         "items trained, expected",
@@ -152,7 +154,7 @@ def _expected_rows(expected: Price) -> Iterator[tuple[str, str]]:
     yield "whole run, expected", f"{human_bytes(expected.total_bytes)} in both directions"
 
 
-def sizing_content(needed: tuple[Price, ...]) -> dict[str, object]:
+def sizing_content(needed: tuple[Price[SizeFacts], ...]) -> dict[str, object]:
     """Return the size of each party's machine as JSON."""
     return {
         each.name: {**each.facts, "up_bytes": each.up_bytes, "down_bytes": each.down_bytes}
@@ -161,7 +163,7 @@ def sizing_content(needed: tuple[Price, ...]) -> dict[str, object]:
 
 
 def sizing_table(
-    needed: tuple[Price, ...], own_users: int, found: Price
+    needed: tuple[Price[SizeFacts], ...], own_users: int, found: Price[RunFacts]
 ) -> Iterator[str | TextTable]:
     """Yield the size of each party's machine."""
     clients = count_of(found.facts["n_clients"], "client")
@@ -191,7 +193,7 @@ def sizing_table(
         yield "rounds with as many clients and items."
 
 
-def tables_price(settings: Settings, n_users: int, n_items: int) -> Price:
+def tables_price(settings: Settings, n_users: int, n_items: int) -> Price[TableFacts]:
     """Return the size of these users' private tables on this machine."""
     return private_price(
         settings.plan,
@@ -202,7 +204,7 @@ def tables_price(settings: Settings, n_users: int, n_items: int) -> Price:
     )
 
 
-def tables_rows(tables: Price) -> Iterator[tuple[str, str]]:
+def tables_rows(tables: Price[TableFacts]) -> Iterator[tuple[str, str]]:
     """Yield the size of users' private tables as rows of a table."""
     size, disk = tables.facts["table_bytes"], tables.facts["disk_bytes"]
     if not size:
@@ -218,7 +220,7 @@ def tables_rows(tables: Price) -> Iterator[tuple[str, str]]:
         )
 
 
-def tables_warnings(tables: Price) -> Iterator[str]:
+def tables_warnings(tables: Price[TableFacts]) -> Iterator[str]:
     """Yield a warning for each folder with too little space for users' private tables."""
     needed = human_bytes(tables.facts["disk_bytes"])
     for setting, free in tables.facts["free"].items():

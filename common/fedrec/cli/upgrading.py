@@ -249,7 +249,7 @@ def _of_run(number: int, run: Records, own: Records, *, is_client: bool) -> Iter
     pin = json.loads(run["pin"])
     if number == _OTHER_WIRE:
         yield (
-            f"Run {pin['run']} can't continue: its statements are signed in the words of wire "
+            f"Run {pin['run']} can't continue: its statements are signed in the form of wire "
             "protocol 7. Start the next run with --new-run. Spent privacy stays counted."
         )
         return
@@ -291,7 +291,7 @@ def _asked(plan: Plan, roster: Roster) -> Iterator[str]:
     try:
         check_member_exposure(plan, n_cells=n_cells, floor=1, accepted=False)
     except RefusedError as error:
-        yield f"It asks for consent, if its settings don't say it. {error}"
+        yield f"It asks for consent, unless its settings give it. {error}"
 
 
 def _keys(folder: Path) -> Outlook:

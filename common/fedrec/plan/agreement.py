@@ -14,10 +14,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fedrec.algorithms.about import CHANGED_SINCE_0_1
 from fedrec.algorithms.trained import TRAINER_VERSION
 from fedrec.errors import PlanMismatch
 from fedrec.ids import digest
-from fedrec.plan.algorithm import about_algorithm, training_path
+from fedrec.plan.algorithm import training_path
 from fedrec.plan.schema import PLAN_FORM, Plan, section_types
 from fedrec.protection import PROTECTIONS
 from fedrec.section import Section, as_toml
@@ -41,9 +42,9 @@ class PlanForm:
 
 
 def _changed_since_0_1(plan: Plan) -> str:
-    is_noisy = plan.privacy.mechanism != "none"
-    why = about_algorithm(plan).changed_since_0_1(is_noisy)
-    return f"{plan.algorithm.name} {why}" if why else ""
+    name, is_noisy = plan.algorithm.name, plan.privacy.mechanism != "none"
+    why = CHANGED_SINCE_0_1[name](is_noisy) if name in CHANGED_SINCE_0_1 else ""
+    return f"{name} {why}" if why else ""
 
 
 FORMS: Mapping[int, PlanForm] = {

@@ -182,7 +182,9 @@ def _needs(plan: Plan) -> Iterator[Conflict]:
 def _everybody(plan: Plan) -> Iterator[Conflict]:
     """Refuse rounds with a part of the users or clients if their sums must cover all of them."""
     rounds = plan.rounds
-    reason = about_algorithm(plan).needs_everybody_with(plan.algorithm)
+    reason = about_algorithm(plan).needs_everybody
+    if callable(reason):
+        reason = reason(plan.algorithm)
     if not reason:
         return
     if rounds.user_fraction < 1:
@@ -217,7 +219,7 @@ def _unused(plan: Plan) -> Iterator[Conflict]:
     """Refuse settings that the algorithm or the protection would ignore."""
     about, protection = about_algorithm(plan), plan.protection.name
     unused = {}
-    if not about.clips:
+    if about.range_instead:
         why = f"it has no effect on the sums of {plan.algorithm.name}: {about.range_instead}."
         unused = dict.fromkeys(
             ("update.clip", "update.fraction_bits"), ("algorithm.name", f"{why} Omit it.")

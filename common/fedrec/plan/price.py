@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.errors import SettingsError
 from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
@@ -25,6 +26,7 @@ from fedrec.plan.privacy import honesty_statements
 from fedrec.plan.protections import (
     DECRYPTION_SECONDS,
     AskedRound,
+    Facts,
     Price,
     about_protection,
     opening_seconds,
@@ -39,13 +41,50 @@ from fedrec.protection import (
     VectorSpec,
 )
 from fedrec.protection.encryption_parameters import security_bits
-from fedrec.updates import UPDATES
+from fedrec.updates import UPDATES, PaperNumbers
+
+if TYPE_CHECKING:
+    from fedrec.algorithms import Algorithm
 
 FLOAT_BYTES = 4
 _LEAST_SECURITY_BITS = 128
 
 
-def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None = None) -> Price:
+class RunFacts(TypedDict):
+    """The protection's parameters, and what a run's bytes follow from.
+
+    Attributes:
+        n_rows: item rows of an upload after the count, at most.
+        n_rounds: rounds of a run that abandons none.
+        is_encrypted: whether the coordinator cannot read a round's sum.
+        dense_plain_bytes: an upload of the full item table in float32.
+        dense_paper_bytes: an upload of the same under the papers' CKKS set, or 0 if it cannot.
+        paper_numbers: the size of a message as the CoLR paper counts it, or None if it does not.
+        paper_link_minutes: how long the paper's link takes for all training rounds.
+    """
+
+    protection: ProtectionPlan
+    n_items: int
+    n_clients: int
+    n_rows: int
+    n_rounds: int
+    is_encrypted: bool
+    dense_plain_bytes: int
+    dense_paper_bytes: int
+    paper_numbers: PaperNumbers | None
+    paper_link_minutes: float | None
+
+
+class ExpectedFacts(TypedDict):
+    """Of a run: its trained items, and the rows that travel for them."""
+
+    n_active: int
+    n_rows: int
+
+
+def price(
+    plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None = None
+) -> Price[RunFacts]:
     """Return the most that a run of this plan costs. Bytes are those of a round after the count.
 
     The number of trained items is unknown before the count. The price is that of all items, or of
@@ -61,15 +100,7 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
         A price with parts. `count` is the count round. `steps` is the cost of a round's steps
         besides the vector, if there are several. `opening` is a sum of entries, if sums are not as
         long as uploads. `expected` is the run with `n_active` items, except under noise, with which
-        all rows travel. Its facts are the protection's parameters and
-
-        - n_rows: item rows of an upload after the count, at most.
-        - n_rounds: rounds of a run that abandons none.
-        - is_encrypted: whether the coordinator cannot read a round's sum.
-        - dense_plain_bytes: an upload of the full item table in float32.
-        - dense_paper_bytes: an upload of the same under the papers' CKKS set, or 0 if it cannot.
-        - paper_numbers: the size of a message as the CoLR paper counts it, or None if it does not.
-        - paper_link_minutes: how long the paper's link takes for all training rounds.
+        all rows travel.
 
     Raises:
         SettingsError: when the protection cannot sum what the plan asks for.
@@ -79,23 +110,24 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
     n_rounds = plan.rounds.published
     steps = about_protection(planned.name).steps_price(_asked_round(plan, n_clients))
 
-    def of_round(layout: Layout) -> Price:
+    def of_round(layout: Layout) -> Price[Mapping[str, object]]:
         return _round_price(plan, planned, layout.vector_spec, n_clients, steps)
 
     counting = of_round(Layout.counting(plan, n_items))
 
-    def of_run(layout: Layout, facts: Mapping[str, Any]) -> Price:
+    def of_run(layout: Layout, facts: Facts) -> Price[Facts]:
         each = of_round(layout)
         received = own_model_bytes(plan, layout.n_rows)
-        each = replace(
-            each,
+        total = each.total_bytes + n_clients * received
+        return Price(
+            up_bytes=each.up_bytes,
             down_bytes=each.down_bytes + received,
-            total_bytes=each.total_bytes + n_clients * received,
+            authority_bytes=each.authority_bytes,
+            total_bytes=counting.total_bytes + (n_rounds - 1) * total,
+            facts=facts,
         )
-        total = counting.total_bytes + (n_rounds - 1) * each.total_bytes
-        return replace(each, total_bytes=total, facts={"n_rows": layout.n_rows, **facts})
 
-    parts = {
+    parts: dict[str, Price[Any] | None] = {
         "count": counting,
         "steps": steps,
         "opening": _opening_price(plan, planned.chosen, n_clients),
@@ -103,12 +135,13 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
     }
     if plan.privacy.mechanism == "none" and n_active:
         active = Layout.of(plan, padded_rows(n_active), n_items)
-        parts["expected"] = of_run(active, {"n_active": n_active})
-    paper = algorithm_of(plan, n_items).paper_numbers()
-    facts = {
+        parts["expected"] = of_run(active, ExpectedFacts(n_active=n_active, n_rows=active.n_rows))
+    paper = paper_numbers(algorithm_of(plan, n_items))
+    facts: RunFacts = {
         "protection": planned.chosen,
         "n_items": n_items,
         "n_clients": n_clients,
+        "n_rows": largest.n_rows,
         "n_rounds": n_rounds,
         "is_encrypted": planned.needs_reveal,
         "dense_plain_bytes": FLOAT_BYTES * dense_values(plan, n_items),
@@ -120,9 +153,17 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
     return replace(of_run(largest, facts), parts=there)
 
 
+def paper_numbers(algorithm: Algorithm) -> PaperNumbers | None:
+    """Return the size of a message as the CoLR paper counts it, or None if it does not."""
+    if any(entry.structured for entry in algorithm.parameters):
+        assert isinstance(algorithm, TrainedAlgorithm)
+        return algorithm.structure.paper_numbers(algorithm.n_items)
+    return None
+
+
 def _round_price(
-    plan: Plan, planned: Protection, spec: VectorSpec, n_clients: int, steps: Price | None
-) -> Price:
+    plan: Plan, planned: Protection, spec: VectorSpec, n_clients: int, steps: Price[Any] | None
+) -> Price[Mapping[str, object]]:
     """Return the price of one round for each client and for the key authority."""
     over = planned.over(spec).chosen
     upload, download = over.message_bytes, PROTECTIONS["none"].plan(spec).message_bytes
@@ -142,17 +183,34 @@ def _round_price(
         down_bytes=download,
         authority_bytes=authority,
         total_bytes=n_clients * (upload + download) + authority,
+        facts={},
     )
 
 
-def _opening_price(plan: Plan, chosen: ProtectionPlan, n_clients: int) -> Price | None:
-    """Return the price of opening a sum of entries, on a slow machine and line.
+class OpeningFacts(TypedDict):
+    """The values of an upload and of a sum of entries, and the time of opening it.
 
-    Its facts are how many values an upload has (entries) of how many (n_places), how many a sum has
-    (expected_entries: were clients' indices independent. Most_entries: were they all different) and
-    as how many bytes, and the seconds of opening it, after which the run continues without clients'
-    word on what they decrypted (report_seconds. None: it waits).
+    Attributes:
+        entries: values of an upload, of `n_places`.
+        expected_entries: values of a sum, were clients' indices independent.
+        most_entries: the same, were they all different.
+        report_seconds: after this time the run continues without clients' reports on what they
+            decrypted. If None, it waits for them.
     """
+
+    entries: int
+    n_places: int
+    expected_entries: int
+    most_entries: int
+    sum_bytes: int
+    seconds: float
+    report_seconds: float | None
+
+
+def _opening_price(
+    plan: Plan, chosen: ProtectionPlan, n_clients: int
+) -> Price[OpeningFacts] | None:
+    """Return the price of opening a sum of entries, on a slow machine and line."""
     if not chosen.entries:
         return None
     alone = plan.authority_opens
@@ -172,14 +230,27 @@ def _opening_price(plan: Plan, chosen: ProtectionPlan, n_clients: int) -> Price 
     )
 
 
+class TableFacts(TypedDict):
+    """The bytes of users' private tables.
+
+    Attributes:
+        table_bytes: one version of all tables.
+        memory_bytes: the part that may be in memory.
+        disk_bytes: the disk space of a run, 0 if the tables fit memory.
+        free: the free space of each folder that is too small, by its setting.
+    """
+
+    n_users: int
+    table_bytes: int
+    memory_bytes: int
+    disk_bytes: int
+    free: dict[str, int]
+
+
 def private_price(
     plan: Plan, n_users: int, n_items: int, *, memory_mib: int, folders: Mapping[str, str]
-) -> Price:
+) -> Price[TableFacts]:
     """Return the price of users' private tables: memory if they fit, files otherwise.
-
-    Its facts are bytes: one version of all tables, the part that may be in memory, and the disk
-    space of a run (0 if the tables fit memory). They include the free space of each folder that
-    is too small, by its setting.
 
     Args:
         memory_mib: `client.memory_mib`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from fedrec.errors import SettingsError
 from fedrec.protection import ProtectionPlan, ProtectionSettings, VectorSpec
@@ -76,7 +76,7 @@ def described(chosen: ProtectionPlan) -> tuple[tuple[str, str], ...]:
 
 def _encryption(chosen: ProtectionPlan) -> list[tuple[str, str]]:
     primes = " ".join(map(str, chosen.coeff_mod_bit_sizes))
-    certainty = "always" if chosen.proof == "worst case" else "but for a chance below 2^-40"
+    certainty = "always" if chosen.proof == "worst case" else "except with a chance below 2^-40"
     rows = [
         ("ring", f"N = {chosen.poly_modulus_degree}, primes of [{primes}] bits"),
         ("security", f"{chosen.security_bits} bits, classical"),
@@ -118,8 +118,11 @@ class AskedRound:
     protections: tuple[str, ...] = ()
 
 
+Facts = TypeVar("Facts", bound=Mapping[str, object])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class Price(Generic[Facts]):
     """The cost of a whole run, or of a part of one, known before it starts.
 
     Attributes:
@@ -127,7 +130,7 @@ class Price:
         up_bytes, down_bytes: bytes that one client sends and receives for it in a round.
         authority_bytes: bytes that the key authority fetches for it in a round.
         total_bytes: bytes that all of them send and receive for it.
-        facts: further values for scripts, by name.
+        facts: further values for scripts, by name. A `TypedDict` names those that code reads.
         rows: further facts for people, as names and sentences.
         parts: the prices of its parts and of alternatives, by name.
     """
@@ -137,9 +140,9 @@ class Price:
     down_bytes: int = 0
     authority_bytes: int = 0
     total_bytes: int = 0
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Facts
     rows: tuple[tuple[str, str], ...] = ()
-    parts: Mapping[str, Price] = field(default_factory=dict)
+    parts: Mapping[str, Price[Any]] = field(default_factory=dict)
 
 
 _EVERY_SIZE_TO = 128
@@ -154,7 +157,7 @@ FEWEST_BITS = 4
 SEALED_BYTES, SHARE_BYTES, SIGNATURE_BYTES, POSITION_BYTES = 82, 33, 64, 2
 
 
-def mask_price(asked: AskedRound) -> Price:
+def mask_price(asked: AskedRound) -> Price[Mapping[str, int]]:
     """Return the price of masks for a client of a round, without framing.
 
     Uploads are keys, shares, a signature and an answer. Downloads are the list of keys, others'
@@ -326,7 +329,7 @@ class AboutProtection:
     )
     modules: Callable[[str], tuple[str, ...]] = lambda preset: ()
     warnings: Callable[[AskedRound], list[str]] = _one_is_left
-    steps_price: Callable[[AskedRound], Price | None] = lambda asked: None
+    steps_price: Callable[[AskedRound], Price[Any] | None] = lambda asked: None
     fewest_clients: Callable[[ProtectionSettings, int, int], int] = lambda settings, needed, n: 0
     check_size: Callable[[int, ProtectionSettings], object] = lambda count, settings: None
 
@@ -350,7 +353,7 @@ ABOUT: dict[str, AboutProtection] = {
     "bfv": AboutProtection(summary="exact integers", modules=lambda preset: ("tenseal",)),
     "ckks": AboutProtection(summary="the papers' scheme", modules=lambda preset: ("tenseal",)),
     "paillier": AboutProtection(
-        summary="few bytes and slow, or one value to a ciphertext as the papers do",
+        summary="few bytes but slow, or one value in each ciphertext as in papers",
         without_entries="",
         modules=lambda preset: ("gmpy2", "phe") if preset == "paper" else ("gmpy2",),
     ),

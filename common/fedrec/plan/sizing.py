@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from fedrec.model.tables import room_on_disk, table_bytes
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.layout import own_model_bytes
+from fedrec.plan.price import RunFacts
 from fedrec.plan.protections import Price
 from fedrec.plan.schema import Plan
 
@@ -23,7 +26,23 @@ _ROW_BYTES = 1_000
 """Of the coordinator's database for each update: 620 measured."""
 
 
-def sizes(plan: Plan, found: Price, *, own_users: int, memory_mib: int) -> tuple[Price, ...]:
+class SizeFacts(TypedDict):
+    """The resident memory, the disk and the processor time of a party.
+
+    The disk is its folder at the end of the run, without data files and reserves. The time is that
+    of one core in a round, without training and measuring. Memory and time are None if nothing
+    similar was measured: under other protections than `FITTED`, and for a coordinator that makes
+    clients' models.
+    """
+
+    memory_bytes: int | None
+    disk_bytes: int
+    processor_seconds: float | None
+
+
+def sizes(
+    plan: Plan, found: Price[RunFacts], *, own_users: int, memory_mib: int
+) -> tuple[Price[SizeFacts], ...]:
     """Return what the coordinator, the key authority and one client need.
 
     Bytes on the wire follow from the plan, and disk from the files that a party keeps. All other
@@ -36,22 +55,16 @@ def sizes(plan: Plan, found: Price, *, own_users: int, memory_mib: int) -> tuple
         memory_mib: `client.memory_mib`.
 
     Returns:
-        A price for each party, whose bytes are all that it sends and receives in a round. Its facts
-        are memory_bytes (resident), disk_bytes and processor_seconds. The disk is its folder at the
-        end of the run, without data files and reserves. The time is that of one core in a round,
-        without training and measuring. Memory and time are None where nothing similar was measured:
-        under other protections than `FITTED`, and for a coordinator that makes clients' models.
+        A price for each party, whose bytes are all that it sends and receives in a round.
     """
-    fitted = plan.protection.name in FITTED
-    algorithm = algorithm_of(plan, found.facts["n_items"])
-    n_clients, n_rounds, n_items = (
-        found.facts[key] for key in ("n_clients", "n_rounds", "n_items")
-    )
+    fitted, facts = plan.protection.name in FITTED, found.facts
+    algorithm = algorithm_of(plan, facts["n_items"])
+    n_clients, n_rounds, n_items = facts["n_clients"], facts["n_rounds"], facts["n_items"]
     up, down, opened = found.up_bytes, found.down_bytes, found.authority_bytes
-    every = plan.authority_opens or not found.facts["is_encrypted"]
+    every = plan.authority_opens or not facts["is_encrypted"]
     kept = n_rounds if every else min(n_rounds, KEPT_SUMS)
     # Of each client's own model, the coordinator keeps the last one, and the next while it is made.
-    own = own_model_bytes(plan, found.facts["n_rows"])
+    own = own_model_bytes(plan, facts["n_rows"])
     tables = table_bytes(own_users, algorithm.private_widths)
     # A round's scores, and three versions of the tables with the trainer's copy.
     limit = memory_mib << 20
@@ -98,8 +111,8 @@ def _size(
     *,
     up_bytes: int,
     down_bytes: int,
-) -> Price:
-    facts = {
+) -> Price[SizeFacts]:
+    facts: SizeFacts = {
         "memory_bytes": memory if fitted else None,
         "disk_bytes": disk,
         "processor_seconds": round(seconds, 3) if fitted else None,

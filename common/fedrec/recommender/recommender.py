@@ -348,7 +348,9 @@ class Recommender:
             CatalogueMismatch: an unknown item.
         """
         wanted = np.asarray(vector, dtype=np.float32)
-        expected = (self._algorithm.vector_length(self._serving),)
+        # Without vectors of users, a history is the vector: 1 or 0 for each learned item.
+        dim = self._items.shape[1] if self._keeps_vectors else int(self._active.sum())
+        expected = (dim,)
         if wanted.shape != expected or not np.isfinite(wanted).all():
             raise DataError(
                 f"The user vector has shape {wanted.shape}, expected {expected} and finite values.",
@@ -451,7 +453,7 @@ class Recommender:
             return
         for row in rows.tolist():
             own = {name: values[row] for name, values in known.private.tensors.items()}
-            yield self._algorithm.own_preferences(self._serving, own)
+            yield self._algorithm.preferences(self._serving, own)
 
     def vectors(self) -> Vectors:
         """Return the vectors of users and items with their ids.
@@ -518,7 +520,7 @@ class Recommender:
         """Yield the scores of all items for every user vector."""
         # One by one, because the bits must not depend on other users in the request.
         for vector in vectors:
-            yield self._algorithm.preferences(self._serving, vector)
+            yield self._algorithm.preferences(self._serving, {"user_embedding": vector})
 
     def _best(
         self,

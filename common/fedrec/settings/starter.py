@@ -53,7 +53,7 @@ _INTRODUCTION = """\
 
 _KITS_HAVE = """\
 # `fedrec provision` writes [coordinator] and [client], with addresses and keys, into each kit.
-# What is set in them here goes into every such kit.
+# Settings in these sections here are copied into every such kit.
 """
 
 
@@ -173,7 +173,7 @@ class Starter:
             **{f"algorithm.{key}": value for key, value in tuned.algorithm.model_dump().items()},
             "update.structure": tuned.update.structure,
             **({} if tuned.update.structure == "dense" else {"update.rank": tuned.update.rank}),
-            **({"update.clip": tuned.update.clip} if about.clips else {}),
+            **({} if about.range_instead else {"update.clip": tuned.update.clip}),
             "protection.name": self.protection,
             "protection.preset": PROTECTIONS[self.protection].presets[0],
             **({"protection.key_holder": self.plan.protection.key_holder} if opened else {}),

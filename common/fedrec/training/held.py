@@ -47,7 +47,7 @@ class BlockUsers:
         self.members: torch.Tensor | None = None
         if of.low:
             self.members = of.algorithm.structure.members(
-                of.algorithm.seed,
+                of.algorithm.shapes.seed,
                 self.start.round,
                 chunk.user_keys.index_select(0, block.users),
                 self.start.party_key,

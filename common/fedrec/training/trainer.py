@@ -175,7 +175,7 @@ class Trainer:
         algorithm = self._algorithm
         samples = draw_samples(
             chunk,
-            seed=algorithm.seed,
+            seed=algorithm.shapes.seed,
             round_id=self._start.round,
             negatives_per_positive=algorithm.negatives_per_positive,
         )
@@ -213,7 +213,7 @@ class Trainer:
                 samples,
                 members,
                 size,
-                seed=self._algorithm.seed,
+                seed=self._algorithm.shapes.seed,
                 round_id=self._start.round,
                 dtype=self._start.dtype,
                 block_users=block_users,
@@ -371,7 +371,7 @@ def block_bytes(
             samples,
             torch.arange(n_users, device=_META),
             size,
-            seed=algorithm.seed,
+            seed=algorithm.shapes.seed,
             round_id=start.round,
             dtype=start.dtype,
             block_users=n_users,

@@ -132,7 +132,7 @@ def _space() -> Result:
                 headers=("row", "users", "items", "client", "by rule", "server", "by rule"),
             ),
             "\nThe paper's server keeps every user's upload. A coordinator here adds them up as",
-            "they come, under every protection that can add.",
+            "they arrive, under every protection that can add.",
         ),
     )
 

@@ -49,7 +49,7 @@ def reproduce(
         bool, typer.Option("--list", help="List all rows, and whether their data is here.")
     ] = False,
     protocols: Annotated[
-        str, typer.Option(help="Those of paper, sampled and full to run, separated by commas.")
+        str, typer.Option(help="Protocols to run: paper, sampled and full, separated by commas.")
     ] = _PROTOCOLS,
     seeds: Annotated[
         int, typer.Option(min=1, help="Runs of each protocol, with the seeds 1, 2, ...")

@@ -74,16 +74,16 @@ def tune(
         typer.Option(
             min=0,
             max=1000,
-            help="Settings to try for each algorithm, at most. If 0, tries 16, or all "
-            "combinations of --try.",
+            help="Most settings to try for each algorithm. If 0, tries 16, or all combinations of "
+            "--try.",
         ),
     ] = 0,
     seeds: Annotated[
         str,
         typer.Option(
             metavar="N|LIST",
-            help="Seeds for each trial: their number, from federation.seed on, or a list as in "
-            "1,7.",
+            help="Seeds for each trial: their number, counted from federation.seed, or a list such "
+            "as 1,7.",
         ),
     ] = "1",
     jobs: Annotated[

@@ -28,6 +28,7 @@ from fedrec.algorithms import FedMFSettings
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import InternalError
 from fedrec.ids import RoundId
+from fedrec.plan.price import paper_numbers
 from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, ProtectionPlan, SegmentSpec, VectorSpec
 from fedrec.protection.protection_plan import INDEX_BYTES
@@ -348,7 +349,7 @@ def own_times(row: TimeRow, *, timed: bool = True) -> OwnTimes:
     """
     plan = _plan(row)
     learner = Learner(plan, N_ITEMS, device="cpu", resources=Resources(threads=1))
-    numbers = learner.server.algorithm.paper_numbers()
+    numbers = paper_numbers(learner.server.algorithm)
     assert numbers is not None
     link = numbers.link_minutes(N_ROUNDS)
     if not timed:

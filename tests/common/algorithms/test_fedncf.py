@@ -105,7 +105,7 @@ def test_scores_are_those_of_the_network(users):
     ((_, scores),) = learner.local.score_blocks(shared, users, private)
     assert scores.numpy() == pytest.approx(np.stack(wanted), abs=1e-5)
     single = {name: value.astype(np.float32) for name, value in shared.tensors.items()}
-    own = learner.server.algorithm.preferences(single, vectors[3])
+    own = learner.server.algorithm.preferences(single, {"user_embedding": vectors[3]})
     assert own == pytest.approx(wanted[3], abs=1e-5)
     assert own.dtype == np.float32
 

@@ -352,9 +352,9 @@ def test_scores_are_those_of_the_network(users, n_hidden):
     ((_, scores),) = learner.local.score_blocks(shared, users, private)
     assert scores.numpy() == pytest.approx(wanted, abs=1e-5)
     serving = learner.server.algorithm.serving(shared, np.arange(N_ITEMS))
-    assert learner.server.algorithm.preferences(serving, vectors[3]) == pytest.approx(
-        wanted[3], abs=1e-5
-    )
+    assert learner.server.algorithm.preferences(
+        serving, {"user_embedding": vectors[3]}
+    ) == pytest.approx(wanted[3], abs=1e-5)
 
 
 # What is refused.

@@ -308,7 +308,7 @@ def test_a_problem_of_the_base_is_told_once_with_the_settings_as_written(changes
 def test_somebody_new_is_scored_with_the_published_table():
     algorithm = algorithm_of(plan_of("fedmf"), 3)
     serving = {"item_embedding": np.array([[1, 0], [0, 2], [1, 1]], dtype=np.float32)}
-    found = algorithm.preferences(serving, np.array([3, 1], dtype=np.float32))
+    found = algorithm.preferences(serving, {"user_embedding": np.array([3, 1], dtype=np.float32)})
     assert found.tolist() == [3, 2, 4]
     with pytest.raises(SettingsError):
         algorithm_of(plan_of("fedncf"), 3).fold_in(np.ones((3, 2)), np.array([0]))

@@ -62,7 +62,7 @@ def structureless(protocol, algorithm="fedmf", seed=11, rounds=40):
     users = leave_one_out(data.interactions, data.catalogue)
     clip = (
         {"clip": 8.0 if algorithm == "fedmf" else 256.0}
-        if ALGORITHMS[algorithm].about.clips
+        if not ALGORITHMS[algorithm].about.range_instead
         else {}
     )
     settings = Settings.model_validate(

@@ -137,7 +137,7 @@ def test_the_estimate_is_what_is_counted(case, n_steps):
         loss=torch.zeros(chunk.n_users),
         clipped=torch.zeros(chunk.n_users, dtype=torch.int64),
     )
-    drawn = {"seed": learner.server.algorithm.seed, "round_id": 2, "dtype": start.dtype}
+    drawn = {"seed": learner.server.algorithm.shapes.seed, "round_id": 2, "dtype": start.dtype}
     with LiveTensors().counting() as live:
         # All steps, where the estimate counts two.
         for block in blocks_of(

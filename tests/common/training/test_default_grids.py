@@ -98,7 +98,7 @@ def test_two_rounds_are_those_of_unrounded_changes(name, users, monkeypatch):
     else:
         # Sums of solved or counted values: 2^16 times as fine a grid stands for none.
         monkeypatch.setattr(sketch, "_FRACTION_BITS", FINEST)
-        finer = {"fraction_bits": FINEST} if ALGORITHMS[name].about.clips else {}
+        finer = {} if ALGORITHMS[name].about.range_instead else {"fraction_bits": FINEST}
         exact = after_two_rounds(learner_of(name, **finer), users, before)
     wanted = moved(before, exact)
     assert np.linalg.norm(found - wanted) <= near * np.linalg.norm(wanted)

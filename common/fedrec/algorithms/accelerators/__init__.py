@@ -66,7 +66,7 @@ ACCELERATORS: Mapping[str, Accelerator] = {
         version=1, serves=lambda algorithm: getattr(algorithm.compression, "by", "") != "user"
     ),
     "pfedrec": Accelerator(
-        version=1, serves=lambda algorithm: algorithm.update.structure == "dense"
+        version=1, serves=lambda algorithm: algorithm.shapes.update.structure == "dense"
     ),
     "fedncf": Accelerator(
         version=1, serves=lambda algorithm: getattr(algorithm.settings, "optimiser", "") == "sgd"
@@ -74,7 +74,7 @@ ACCELERATORS: Mapping[str, Accelerator] = {
     "fedrap": Accelerator(
         version=1,
         serves=lambda algorithm: (
-            algorithm.update.structure == "dense"
+            algorithm.shapes.update.structure == "dense"
             and getattr(algorithm.settings, "noise_where", "") == "none"
         ),
     ),

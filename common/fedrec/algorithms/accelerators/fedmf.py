@@ -117,12 +117,12 @@ def fit(
 
     settings, total = algorithm.settings, sums["item_embedding"]
     members = algorithm.structure.members(
-        algorithm.seed, start.round, chunk.user_keys, start.party_key
+        algorithm.shapes.seed, start.round, chunk.user_keys, start.party_key
     )
     width, counts_entries = total.width, algorithm.structure.counts_entries
     users = FedMFUsers(
         sampled=Sampled.of(
-            chunk, seed=algorithm.seed, round_id=start.round, epochs=settings.local_epochs
+            chunk, seed=algorithm.shapes.seed, round_id=start.round, epochs=settings.local_epochs
         ),
         vectors=private["user_embedding"].numpy().copy(),
         members=np.ones((1, width), np.float32) if members is None else members.numpy(),

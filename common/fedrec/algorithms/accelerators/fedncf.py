@@ -112,7 +112,7 @@ def fit(
         weights = np.minimum(np.diff(chunk.pointers.numpy()), MOST_SAMPLES)
     users = FedNCFUsers(
         sampled=Sampled.of(
-            chunk, seed=algorithm.seed, round_id=start.round, epochs=settings.local_epochs
+            chunk, seed=algorithm.shapes.seed, round_id=start.round, epochs=settings.local_epochs
         ),
         vectors=private["user_embedding"].numpy().copy(),
         weights=weights,

@@ -113,7 +113,9 @@ def fit(
     common, n_users = _round_of(algorithm, start, sums), chunk.n_users
     n_all, dim = algorithm.n_items, common.items.shape[1]
     users = FedRAPUsers(
-        sampled=Sampled.of(chunk, seed=algorithm.seed, round_id=start.round, epochs=common.epochs),
+        sampled=Sampled.of(
+            chunk, seed=algorithm.shapes.seed, round_id=start.round, epochs=common.epochs
+        ),
         heads=private["user_embedding"].numpy(),
         biases=private["user_bias"].numpy(),
         tables=private[_OWN].numpy() if _OWN in private else np.empty((0, n_all, dim), np.float32),

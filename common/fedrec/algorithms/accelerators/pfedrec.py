@@ -81,7 +81,7 @@ def fit(
     personal = settings.personal_items
     users = PFedRecUsers(
         sampled=Sampled.of(
-            chunk, seed=algorithm.seed, round_id=start.round, epochs=settings.local_epochs
+            chunk, seed=algorithm.shapes.seed, round_id=start.round, epochs=settings.local_epochs
         ),
         heads=private["user_embedding"].numpy().copy(),
         biases=private["user_bias"].numpy().copy(),

@@ -101,7 +101,9 @@ def fit(
         whole=algorithm.settings.upload == "table",
     )
     users = PLGCUsers(
-        sampled=Sampled.of(chunk, seed=algorithm.seed, round_id=start.round, epochs=common.epochs),
+        sampled=Sampled.of(
+            chunk, seed=algorithm.shapes.seed, round_id=start.round, epochs=common.epochs
+        ),
         vectors=private["user_embedding"].numpy(),
         tables=private[own].numpy(),
         begun=private["begun"].numpy(),

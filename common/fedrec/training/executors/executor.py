@@ -47,27 +47,18 @@ def recipe_of(algorithm: Algorithm) -> dict[str, Any]:
         "module": type(algorithm).__module__,
         "name": type(algorithm).__qualname__,
         "settings": algorithm.settings.model_dump(mode="json"),
-        "n_items": algorithm.n_items,
-        "seed": algorithm.seed,
-        "update": algorithm.update.model_dump(mode="json"),
-        "n_rounds": algorithm.n_rounds,
-        "minimum_item_users": algorithm.minimum_item_users,
-        "noise": None if algorithm.noise is None else asdict(algorithm.noise),
+        "shapes": asdict(algorithm.shapes)
+        | {"update": algorithm.shapes.update.model_dump(mode="json")},
     }
 
 
 def algorithm_from(recipe: Mapping[str, Any]) -> Algorithm:
     """Return an algorithm equal to the one behind a recipe."""
     kind: type[Algorithm] = attrgetter(recipe["name"])(import_module(recipe["module"]))
-    shapes = Shapes(
-        n_items=recipe["n_items"],
-        seed=recipe["seed"],
-        update=UpdateSettings.model_validate(recipe["update"]),
-        n_rounds=recipe["n_rounds"],
-        minimum_item_users=recipe["minimum_item_users"],
-        noise=None if recipe["noise"] is None else SumNoise(**recipe["noise"]),
-    )
-    return kind(kind.settings_type.model_validate(recipe["settings"]), shapes)
+    shapes = dict(recipe["shapes"])
+    shapes["update"] = UpdateSettings.model_validate(shapes["update"])
+    shapes["noise"] = shapes["noise"] and SumNoise(**shapes["noise"])
+    return kind(kind.settings_type.model_validate(recipe["settings"]), Shapes(**shapes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
