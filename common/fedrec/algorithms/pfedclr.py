@@ -52,7 +52,8 @@ trains p in Step 1.
 
 Noise (eq. 35). `noise_scale` is the paper's lambda: Laplace noise on every value of every upload.
 Its epsilon is S_u / lambda with S_u <= 2 w_u eta C (Lemma B.7). C is `gradient_clip`, which limits
-each minibatch's gradient of Q_u. `about.nominal_epsilon` explains why that is not a guarantee.
+each minibatch's gradient of Q_u. `settings_warnings.nominal_epsilon` explains why that is not a
+guarantee.
 """
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ def evaluate(
         str,
         typer.Option(
             metavar="LIST",
-            help="Also measure top-K lists at these K, such as 5,10,20, for the algorithm and "
-            "popularity: precision, MAP, AUC, coverage, novelty, Gini, and all by user activity.",
+            help="Also measure top-K lists at these K, such as 5,10,20, for every method: "
+            "precision, MAP, AUC, coverage, novelty, Gini, and all by user activity.",
         ),
     ] = "",
     split: Annotated[
@@ -181,7 +181,7 @@ def evaluate(
     4 or --skip ials --skip lightgcn shortens it. Ctrl-C stops after the round and saves. A second
     one stops at once.
 
-    With --lists-at, lists of the chosen versions are measured on all test items, and lists.json and
+    With --lists-at, every method's lists are measured on all test items, and lists.json and
     lists.parquet are in the folder. With --split ratio or time, a user has several test items, and
     the other metrics are about the first of them.
 
@@ -242,11 +242,6 @@ def evaluate(
         run.go_on(trains, accepted=accept_other_arithmetic)
     tables = Tables(run.path) if diagnostics else None
 
-    def trained(result: SimulationResult) -> None:
-        for each in (tables, lists):
-            if each is not None:
-                each.take(result)
-
     stop = StopRequest("Stopping after this round. Ctrl-C again stops at once.")
     with stop.on_interrupt():
         result = compare(
@@ -263,7 +258,8 @@ def evaluate(
             accept_other_arithmetic=accept_other_arithmetic,
             listener=None if sys.stderr.isatty() else _Lines(),
             stop=stop.requested,
-            trained=trained,
+            trained=None if tables is None else tables.take,
+            lists=lists,
         )
     run.write_results(result.table)
     run.write_ranks(result.ranks, users)
