@@ -198,7 +198,8 @@ def clients(
     more = found.clients_in_roster - len(found.members)
     note = f"and {count_of(more, 'more client')}" if more > 0 else ""
     if not found.members:
-        note = f"No client is a member yet. The coordinator waits for {found.waits_for or 'clients'}."
+        awaited = found.waits_for or "clients"
+        note = f"No client is a member yet. The coordinator waits for {awaited}."
         if more:
             note = "This coordinator has an earlier release, which doesn't report its clients."
     return Result(
