@@ -149,7 +149,7 @@ class UserUpdates:
         *,
         is_symmetric: bool = False,
     ) -> None:
-        """Add a matrix product in pieces of so many columns, which threads share.
+        """Add a matrix product in pieces of `size` columns, which threads share.
 
         Args:
             is_symmetric: whether to leave out pieces above the diagonal.
