@@ -88,7 +88,6 @@ class EASESettings(AlgorithmSettings):
 class EASE(Algorithm):
     """Co-occurrence counts and the model that follows. See the module's docstring."""
 
-    name: ClassVar[str] = "ease"
     settings_type: ClassVar[type[AlgorithmSettings]] = EASESettings
     about: ClassVar[About] = ABOUT["ease"]
 

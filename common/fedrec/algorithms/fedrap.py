@@ -221,7 +221,6 @@ class FedRAP(TrainedAlgorithm):
 
     settings: FedRAPSettings
 
-    name: ClassVar[str] = "fedrap"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedRAPSettings
     about: ClassVar[About] = ABOUT["fedrap"]
 

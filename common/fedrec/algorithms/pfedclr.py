@@ -80,7 +80,6 @@ from fedrec.algorithms.declarations import (
     UploadNoise,
     Weight,
 )
-from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.optimisers import Adam, Phase
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.model.state import SharedState
@@ -187,7 +186,6 @@ class PFedCLR(TrainedAlgorithm):
 
     settings: PFedCLRSettings
 
-    name: ClassVar[str] = "pfedclr"
     settings_type: ClassVar[type[AlgorithmSettings]] = PFedCLRSettings
     about: ClassVar[About] = ABOUT["pfedclr"]
     inner_product: ClassVar[bool] = True
@@ -299,8 +297,3 @@ class PFedCLR(TrainedAlgorithm):
         if self.settings.variant != "clr":
             return scores + own["item_calibration"] @ vector
         return scores + own["item_factor"] @ (own["factor"] @ vector)
-
-    @property
-    def folding_pull(self) -> float:
-        """Weight of |p|^2 for a new user, whose A is zero."""
-        return FOLDING_PULL

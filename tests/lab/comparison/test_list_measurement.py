@@ -1,9 +1,9 @@
 """Lists of every method: with one test item for each user, they have the table's own rates."""
 
 import pytest
-from fedrec.updates.settings import UpdateSettings
 
 from fedrec.algorithms import FedRAPSettings
+from fedrec.updates.update import UpdateSettings
 from fedrec_lab.comparison.comparing import compare
 from fedrec_lab.comparison.list_measurement import ListMeasurement
 
