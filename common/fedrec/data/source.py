@@ -357,6 +357,12 @@ def load_data(source: str | Path | Interactions, **reading: object) -> tuple[Use
         if isinstance(source, Interactions):
             kept, items = kept_and_items(source, _reading_of(reading, known=_OF_INTERACTIONS))
             return leave_one_out(kept, items), items
+        if not isinstance(source, str | Path):
+            raise SettingsError(
+                f"source is of type {type(source).__name__}, expected a path, a data set's name or "
+                "interactions.",
+                remedy="For a frame, use load_data(Interactions.from_frame(frame)).",
+            )
         path = Path(source).expanduser()
         if str(source) in PUBLIC and not path.exists():
             name = str(source)
@@ -384,7 +390,10 @@ def _reading_of(
     if unknown:
         raise SettingsError(
             f"There is no argument {unknown[0]!r}.",
-            remedy=f"The arguments for reading are {', '.join(known)}.",
+            remedy=f"The arguments for reading are {', '.join(known)}."
+            if unknown[0] not in _AS_ARGUMENTS
+            else f"Interactions are already read, so that load_data only takes {', '.join(known)}. "
+            "Interactions.from_frame takes columns and minimum_rating.",
         )
     try:
         return DataSettings.model_validate(dict(given), strict=True)

@@ -86,6 +86,9 @@ class Comparison(Tabular):
     def __repr__(self) -> str:
         return repr(self.table) if self.finished else f"{self.table!r}, stopped before its end"
 
+    def __str__(self) -> str:
+        return str(self.table) if self.finished else f"{self.table}\n(stopped before its end)"
+
     def _repr_html_(self) -> str:
         return self.table._repr_html_()
 
@@ -133,6 +136,9 @@ def jobs_of(
     Raises:
         SettingsError: nothing is asked for, or the settings are inconsistent with a protocol.
     """
+    for name, given in (("protocols", protocols), ("references", references), ("seeds", seeds)):
+        if isinstance(given, str | int):
+            raise SettingsError(f"{name} is {given!r}.", remedy=f"Pass a tuple: ({given!r},).")
     if not protocols or not seeds:
         raise SettingsError("A comparison needs at least one protocol and one seed.")
     for name, given, known in (

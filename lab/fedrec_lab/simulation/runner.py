@@ -16,7 +16,7 @@ from fedrec.data.catalogue import Catalogue
 from fedrec.data.source import read_users
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
-from fedrec.evaluation.metrics import Protocol
+from fedrec.evaluation.metrics import PROTOCOLS, Protocol
 from fedrec.plan.travelling_rows import Cells
 from fedrec.settings.schema import Settings
 from fedrec_lab.reports.round_progress import is_watched, round_progress
@@ -83,7 +83,7 @@ def simulate(
     catalogue: Catalogue | None = None,
     clock: Clock | None = None,
     also: Sequence[Protocol] = (),
-    log: Sequence[str] = (),
+    log: str | Sequence[str] = (),
     progress: bool | None = None,
 ) -> SimulationResult:
     """Run a federation in this process until its end, or until `stop` returns true.
@@ -94,8 +94,9 @@ def simulate(
             `fedrec.plan.travelling_rows.deal_cells` or `cells_of_roster`. It changes bits only if
             the key authority opens sums, because it decides which items are trained.
         protect: protect, add and open every round with the protection of the settings.
-        folder: the run folder. Without one, nothing is written and the run can't be resumed. A
-            checkpoint is written when the run stops, and every half minute.
+        folder: the folder for checkpoints. Without one, nothing is written and the run can't be
+            resumed. A checkpoint is written when the run stops, and every half minute.
+            `SimulationResult.save` writes the other files of a run folder.
         resume: resume from the folder's checkpoint, to the same bits.
         accept_other_arithmetic: resume even if training rounds differently, to bits as good. The
             checkpoint and the result record it.
@@ -104,8 +105,8 @@ def simulate(
         users: the data. If omitted, the settings' data file is read.
         also: further protocols to measure. They choose no version: the model is the best one under
             the plan's protocol.
-        log: loggers, such as "mlflow". They get the plan's settings and the rounds' numbers. One
-            that fails never ends the run.
+        log: one logger or several, such as "mlflow". They get the plan's settings and the rounds'
+            numbers. One that fails never ends the run.
         progress: show each round on stderr or in the notebook. By default on a terminal and in a
             notebook, unless `on_round` is given.
 
@@ -124,7 +125,12 @@ def simulate(
         raise SettingsError(
             "resume is true, but folder is missing.", remedy="Pass the stopped run's folder."
         )
+    log = (log,) if isinstance(log, str) else log
     loggers_of(log)
+    if unknown := [each for each in also if each not in PROTOCOLS]:
+        raise SettingsError(
+            f"also has {unknown[0]!r}.", remedy=f"Choose among {', '.join(PROTOCOLS)}."
+        )
     users, catalogue = given_or_read(settings, users, catalogue)
     timer = clock or SystemClock()
     checkpoints = None if folder is None else CheckpointFolder(folder)
