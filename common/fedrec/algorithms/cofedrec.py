@@ -60,7 +60,6 @@ from fedrec.algorithms.declarations import (
     Uniform,
     Weight,
 )
-from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.individual import Floats, Mixture, Personal, UserUpdates, clusters_of
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -117,7 +116,6 @@ class CoFedRec(TrainedAlgorithm):
 
     settings: CoFedRecSettings
 
-    name: ClassVar[str] = "cofedrec"
     settings_type: ClassVar[type[AlgorithmSettings]] = CoFedRecSettings
     about: ClassVar[About] = ABOUT["cofedrec"]
     inner_product: ClassVar[bool] = True
@@ -172,11 +170,6 @@ class CoFedRec(TrainedAlgorithm):
         there = (batch.weight > 0).to(batch.weight.dtype)
         found = supervised_contrast(rows, v[_LABELS], there, settings.temperature)
         return settings.weight * found
-
-    @property
-    def folding_pull(self) -> float:
-        """Weight of |p|^2 for a head without its bias, which doesn't affect the order."""
-        return FOLDING_PULL
 
     def personalise(self, updates: UserUpdates) -> Personal:
         """Return the merged group's table for its members, and new item clusters for all."""

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from fedrec.random_streams import normal, uniform
 from fedrec.section import Section
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 
 class Initial(Protocol):

@@ -118,7 +118,6 @@ class FedALS(Algorithm):
 
     settings: FedALSSettings
 
-    name: ClassVar[str] = "fedals"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedALSSettings
     about: ClassVar[About] = ABOUT["fedals"]
 

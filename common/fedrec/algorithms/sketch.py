@@ -173,7 +173,6 @@ class Candidate:
 class Sketch(Algorithm):
     """Sums along few directions and the model that follows. See the module's docstring."""
 
-    name: ClassVar[str] = "sketch"
     settings_type: ClassVar[type[AlgorithmSettings]] = SketchSettings
     about: ClassVar[About] = ABOUT["sketch"]
 

@@ -36,7 +36,7 @@ from pydantic import Field
 from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.batch import Batch, Values, cross_entropy
 from fedrec.algorithms.declarations import HOLDERS, TRAINED, AlgorithmSettings, UpdateTensor
-from fedrec.algorithms.folding import fold_in_vector
+from fedrec.algorithms.folding import FOLDING_PULL, fold_in_vector
 from fedrec.algorithms.individual import shown_tensors
 from fedrec.algorithms.optimisers import Optimiser, Phase
 from fedrec.errors import SettingsError
@@ -151,9 +151,10 @@ class TrainedAlgorithm(Algorithm):
     def folding_pull(self) -> float | None:
         """Weight of |p|^2 when `fedrec.algorithms.folding` fits p to the published table.
 
-        None for an algorithm whose users have more than such a vector.
+        None for an algorithm that scores otherwise, whose users have more than such a vector. A
+        bias of the user doesn't affect the order.
         """
-        return None
+        return FOLDING_PULL if self.inner_product else None
 
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]

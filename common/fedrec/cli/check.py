@@ -107,8 +107,9 @@ def check(
     from fedrec.plan.agreement import plan_fingerprint
     from fedrec.plan.cautions import protocol_cautions
     from fedrec.plan.layout import protection_of
-    from fedrec.plan.price import parameter_sets, price, warnings_for
+    from fedrec.plan.price import parameter_sets, price
     from fedrec.plan.privacy import noise_proposal, privacy_price, privacy_warnings
+    from fedrec.plan.settings_warnings import warnings_for
     from fedrec.plan.sizing import sizes
     from fedrec.plan.travelling_rows import cell_rows
     from fedrec.protection.rehearsal import check_summands

@@ -34,8 +34,8 @@ from fedrec_lab.simulation.seeds import (
     run_seed,
     settings_of_seeds,
 )
-from fedrec_lab.tuning.contenders import Contender
 from fedrec_lab.tuning.space import (
+    Contender,
     Sampler,
     TrialSource,
     TriedSetting,

@@ -15,12 +15,10 @@ from fedrec.algorithms.declarations import UpdateTensor
 from fedrec.algorithms.grid import RoundSums, SumsShape
 from fedrec.evaluation.protocols import Histories, Ranking
 from fedrec.model.blocked_table import Table
-from fedrec.model.new_table import BlockWriter
 from fedrec.model.state import PrivateState
-from fedrec.model.tables import give_back, rows_of
+from fedrec.model.tables import BlockWriter, give_back, rows_of
 from fedrec.training.device import DeviceTables
-from fedrec.training.executors.executor import algorithm_from
-from fedrec.training.executors.measuring import Measures, Scoring
+from fedrec.training.executors.executor import Measures, Scoring, algorithm_from
 from fedrec.training.executors.scratch import (
     CANDIDATES,
     new_tables,

@@ -29,7 +29,7 @@ from fedrec.settings.starter import TUNED
 from fedrec.tensor_products import one_thread
 from fedrec.training.blocks import draw_samples
 from fedrec.training.learner import Learner
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 from fedrec_lab.comparison.measurement import (
     Blocks,
     Measurement,
