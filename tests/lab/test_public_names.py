@@ -156,16 +156,17 @@ def test_a_run_is_saved_compared_and_loaded(run, settings, data, tmp_path):
     users, items = data
     fewer = settings.model_copy(update={"rounds": settings.rounds.model_copy(update={"total": 1})})
     other = fedrec_lab.simulate(fewer, users=users, catalogue=items)
-    run.save(tmp_path / "runs/one")  # replaced, its third training round, too
-    folders = other.save(tmp_path / "runs/one"), run.save(str(tmp_path / "runs/two"))
-    found = fedrec_lab.compare_runs(*folders)
+    fedrec_lab.save_run(run, tmp_path / "runs/one")  # replaced, its third training round, too
+    first = fedrec_lab.save_run(other, tmp_path / "runs/one")
+    second = fedrec_lab.save_run(run, str(tmp_path / "runs/two"))
+    found = fedrec_lab.compare_runs(first, second)
     assert found.settings == {"rounds.total": ("1", "2")}
     assert set(found.differences["two"]) == {"hr", "ndcg", "mrr"}
-    assert len((folders[0] / "rounds.jsonl").read_text("utf-8").splitlines()) == 3
+    assert len((first / "rounds.jsonl").read_text("utf-8").splitlines()) == 3
     user = users.user_ids[0]
-    again = fedrec.Recommender.load(folders[1]).recommend(user, 3)
+    again = fedrec.Recommender.load(second).recommend(user, 3)
     assert again.ids.tolist() == run.recommender().recommend(user, 3).ids.tolist()
-    with pytest.raises(SettingsError, match="method save"):
+    with pytest.raises(SettingsError, match="save_run"):
         fedrec_lab.compare_runs(run, other)
 
 

@@ -186,8 +186,7 @@ def compare_runs(*folders: str | Path) -> RunsComparison:
         if not isinstance(folder, str | os.PathLike):
             raise SettingsError(
                 f"A run is of type {type(folder).__name__}, expected the path of its folder.",
-                remedy="Write a simulation's result into a folder by its method save, which "
-                "returns the path.",
+                remedy="For a simulation's result, pass the path that save_run returns.",
             )
     paths = [Path(folder) for folder in folders]
     if len(paths) < 2 or len(set(map(os.path.realpath, paths))) < len(paths):

@@ -126,7 +126,7 @@ class RunFolder:
         if not (Path(path) / SETTINGS_NAME).is_file():
             raise DataError(
                 f"{path} is not a run folder: it has no {SETTINGS_NAME}.",
-                remedy="Use the folder that the run printed, or that SimulationResult.save wrote.",
+                remedy="Use the folder that the run printed, or that save_run returned.",
             )
         check_run_folder(Path(path))
         return cls(Path(path))

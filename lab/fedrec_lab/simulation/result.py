@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,6 @@ from fedrec_lab.reports.drawing import as_element, why_no_figures
 from fedrec_lab.reports.figures import quality_by_round
 from fedrec_lab.reports.result_row import REFERENCE_LABELS, ResultRow, reference_rows, shortfall
 from fedrec_lab.reports.round_report import RoundReport
-from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation.silos_tail import TAIL, SilosTail, measure_silos
 
 _SCORES_AT_ONCE = 1 << 26
@@ -200,25 +198,6 @@ class SimulationResult(Tabular):
             )
             figure = f"<figure>{as_element(plot)}</figure>"
         return f"<p>{escape(repr(self))}</p>{table._repr_html_()}{figure}"
-
-    def save(self, run_folder: str | Path) -> Path:
-        """Write a run folder as `fedrec simulate` does, in place of an earlier one.
-
-        `compare_runs`, `Recommender.load` and `fedrec runs` read it.
-
-        Returns:
-            The folder's path.
-
-        Raises:
-            StorageError: a file cannot be written.
-        """
-        from fedrec_lab.simulation.recording import record_simulation
-
-        run = RunFolder(Path(run_folder))
-        self.recommender().save(run.path)
-        run.write_rounds(self.rounds)
-        record_simulation(self, run)
-        return run.path
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:

@@ -96,7 +96,7 @@ def simulate(
         protect: protect, add and open every round with the protection of the settings.
         folder: the folder for checkpoints. Without one, nothing is written and the run can't be
             resumed. A checkpoint is written when the run stops, and every half minute.
-            `SimulationResult.save` writes the other files of a run folder.
+            `save_run` writes the other files of a run folder.
         resume: resume from the folder's checkpoint, to the same bits.
         accept_other_arithmetic: resume even if training rounds differently, to bits as good. The
             checkpoint and the result record it.
