@@ -48,7 +48,7 @@ ABOUT: Mapping[str, About] = {
         warnings=settings_warnings.fedals,
         not_under_noise="its users send the matrices of least squares. Noise makes these "
         "indefinite, so items can no longer be solved",
-        needs_everybody="every round of fedals is divided by the first round's counts, so all "
+        needs_all_clients="every round of fedals is divided by the first round's counts, so all "
         "rounds must be",
         exact=True,
         exposed_to_members="the vector of every user that alone holds an item: the sum of that "
@@ -70,8 +70,8 @@ ABOUT: Mapping[str, About] = {
         not_under_noise="",
         one_release=True,
         noise_proposal=settings_warnings.ease_for_noise,
-        needs_everybody="every round of ease counts a different part of the pairs, and all rounds "
-        "must be",
+        needs_all_clients="every round of ease counts a different part of the pairs, and all "
+        "rounds must be",
         exact=True,
         exposed_in_the_clear="which pairs of items each client's users hold, and how many of its "
         "users hold them. From a client with one user, that is the user's complete history",
@@ -92,7 +92,7 @@ ABOUT: Mapping[str, About] = {
         warnings=settings_warnings.sketch,
         range_instead="their range follows from algorithm.longest_history",
         not_under_noise="",
-        needs_everybody="every round of sketch adds another sum, and all sums must be",
+        needs_all_clients="every round of sketch adds another sum, and all sums must be",
         exact=True,
         exposed_in_the_clear="which items each client's users hold: the rows of a sum that are not "
         "zero. From a client with one user, that is the user's complete history",
@@ -161,7 +161,7 @@ ABOUT: Mapping[str, About] = {
         combination_reason="plgc sends tables that users keep. The effect of a round's low rank "
         "or a choice of entries on them is unknown.",
         warnings=settings_warnings.warnings_of_base,
-        needs_everybody=settings_warnings.sums_changes,
+        needs_all_clients=settings_warnings.sums_changes,
         not_under_noise="users' tables are weighted by numbers of training items, and noise and "
         "one fixed divisor would leave nothing of these weights",
         divergence_remedy="Lower the step sizes in algorithm.base or algorithm.weight.",

@@ -175,9 +175,9 @@ class CoFedRec(TrainedAlgorithm):
         """Return the merged group's table for its members, and new item clusters for all."""
         n_users = len(updates)
         mean = np.full((1, n_users), 1.0 / n_users)
-        everybody = updates.mixed("item_embedding", mean)[0].astype(np.float64)
+        mean_table = updates.mixed("item_embedding", mean)[0].astype(np.float64)
         labels = clusters_of(
-            everybody, self.settings.clusters, seed=self.shapes.seed + updates.number
+            mean_table, self.settings.clusters, seed=self.shapes.seed + updates.number
         )
         key = np.asarray(stream_key(self.shapes.seed, Purpose.GROUPS, updates.number))
         user, cluster = uniform(key, np.arange(2)).tolist()

@@ -142,8 +142,8 @@ class PerFedRec(TrainedAlgorithm):
 
     def score(self, v: Values) -> torch.Tensor:
         """Return <p, (L + C + G) / 3>, or <p, G_i> without own tables."""
-        everybody = v.item_embedding
-        items = v.get(_OWN, everybody) + v.get(_CLUSTER, everybody) + everybody
+        shared = v.item_embedding
+        items = v.get(_OWN, shared) + v.get(_CLUSTER, shared) + shared
         return dot(items, v.user_embedding) / 3.0
 
     def loss(self, v: Values, batch: Batch) -> torch.Tensor:

@@ -410,7 +410,7 @@ class TrainedAlgorithm(Algorithm):
         from fedrec.tensor_products import one_thread
 
         n_active = len(start.active)
-        everybody = {
+        common = {
             entry.name: start.shared[entry.name][None]
             for entry in self.parameters
             if entry.name in start.shared
@@ -434,7 +434,7 @@ class TrainedAlgorithm(Algorithm):
                     rows = private[entry.name].index_select(0, place)
                     own[entry.name] = rows.index_select(1, start.active)
             with one_thread():
-                scores = self.score(self.seen(Values(everybody | own)))
+                scores = self.score(self.seen(Values(common | own)))
             end = min(n_users, begin + at_once)
             found[begin:end] = scores[: end - begin]
         return found

@@ -296,9 +296,9 @@ def _alone(roster: Roster) -> Iterator[str]:
     fresh: set[ClientId] = set()
     exposed = found.parties([m for cell in found.cells for m in (*cell.guests, *cell.left)])
     for cell in found.cells:
-        everybody = cell.everybody
-        known = [found.since(one) for one in everybody]
-        if len(set(everybody)) < len(everybody) or not all(known):
+        all_clients = cell.all_clients
+        known = [found.since(one) for one in all_clients]
+        if len(set(all_clients)) < len(all_clients) or not all(known):
             yield f"cell {cell.id} lists a client twice or without a standing"
         if cell.since > roster.epoch or any(found.since(one) > cell.since for one in cell.core):
             yield (

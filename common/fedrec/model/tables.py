@@ -211,7 +211,7 @@ def _end(folder: BlockFolder, writer: BlockWriter, used: list[str], owner: int) 
         return
     for file in writer.path.glob(f".{writer.token}-*.new"):
         file.unlink(missing_ok=True)
-    folder.let_go(used)
+    folder.release(used)
 
 
 class TableRoom:

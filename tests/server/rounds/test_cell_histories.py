@@ -152,7 +152,7 @@ class History:
                 Cell(id=first + n, since=epoch, core=tuple(everybody[n::number]))
                 for n in range(number)
             ]
-        placed = {one for cell in cells for one in cell.everybody}
+        placed = {one for cell in cells for one in cell.all_clients}
         known = {one.client_id: one for one in honest.standings}
         standings = tuple(
             replace(

@@ -86,7 +86,7 @@ class TrainedTasks:
         ]
         self._sums = SumsShape(**{**shape, "tensors": tuple(tensors)}).empty(_CPU)
         self._own = opened(header["places"], "r+")
-        self._sums.lie_in({name: torch.from_numpy(own) for name, own in self._own.items()})
+        self._sums.store_in({name: torch.from_numpy(own) for name, own in self._own.items()})
         self._fit = fit_of(self._algorithm, self._start, self._sums, None)
 
     def _train(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
