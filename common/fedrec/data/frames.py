@@ -13,7 +13,7 @@ from fedrec.errors import DataError
 
 
 @runtime_checkable
-class Frame(Protocol):
+class DataFrame(Protocol):
     """A frame of pandas or polars, or a table of pyarrow."""
 
     @property

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.column_kinds import Column, is_named_as_id, role_told
 from fedrec.data.fetching import DATASETS
-from fedrec.data.frames import Frame
+from fedrec.data.frames import DataFrame
 from fedrec.data.interactions import Interactions
 from fedrec.data.public import PUBLIC, cached_path, require_if_public
 from fedrec.data.readers import ReadReport, read_interactions, try_reading
@@ -332,7 +332,7 @@ def read_users(
 
 
 def split_given(
-    source: Interactions | Frame, data: DataSettings, catalogue: Catalogue | None = None
+    source: Interactions | DataFrame, data: DataSettings, catalogue: Catalogue | None = None
 ) -> tuple[UserSplit, Catalogue]:
     """Split interactions, or those of a frame whose columns `data` names. See `leave_one_out`.
 
@@ -347,7 +347,7 @@ def split_given(
 
 
 def load_data(
-    source: str | Path | Interactions | Frame, **reading: object
+    source: str | Path | Interactions | DataFrame, **reading: object
 ) -> tuple[UserSplit, Catalogue]:
     """Read interactions for research from a file or a public data set, or split given ones.
 
@@ -372,7 +372,7 @@ def load_data(
         DataError: the file cannot be used, or the data set is not there.
     """
     try:
-        if isinstance(source, Interactions | Frame):
+        if isinstance(source, Interactions | DataFrame):
             known = _OF_INTERACTIONS if isinstance(source, Interactions) else _OF_FRAME
             return split_given(source, _reading_of(reading, known=known))
         path = Path(source).expanduser()

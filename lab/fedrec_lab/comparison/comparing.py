@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.data.catalogue import Catalogue
-from fedrec.data.frames import Frame
+from fedrec.data.frames import DataFrame
 from fedrec.data.interactions import Interactions
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
@@ -194,7 +194,7 @@ def _job(
 def compare(
     settings: Settings,
     *,
-    users: UserSplit | Interactions | Frame | None = None,
+    users: UserSplit | Interactions | DataFrame | None = None,
     catalogue: Catalogue | None = None,
     protocols: tuple[Protocol, ...] = ("full",),
     seeds: tuple[int, ...] = (1,),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedrec.clock import Clock, SystemClock
 from fedrec.data.catalogue import Catalogue
-from fedrec.data.frames import Frame
+from fedrec.data.frames import DataFrame
 from fedrec.data.interactions import Interactions
 from fedrec.data.source import read_users, split_given
 from fedrec.data.splits import UserSplit
@@ -39,7 +39,7 @@ def never() -> bool:
 
 def given_or_read(
     settings: Settings,
-    users: UserSplit | Interactions | Frame | None,
+    users: UserSplit | Interactions | DataFrame | None,
     catalogue: Catalogue | None,
 ) -> tuple[UserSplit, Catalogue]:
     """Return the data that were given, else those that the settings name.
@@ -53,7 +53,12 @@ def given_or_read(
     """
     for name, value, kind, source in (
         ("settings", settings, Settings, "load_settings"),
-        ("users", users, UserSplit | Interactions | Frame | None, "users, catalogue = load_data"),
+        (
+            "users",
+            users,
+            UserSplit | Interactions | DataFrame | None,
+            "users, catalogue = load_data",
+        ),
         ("catalogue", catalogue, Catalogue | None, "users, catalogue = load_data"),
     ):
         if not isinstance(value, kind):
@@ -87,7 +92,7 @@ def simulate(
     accept_other_arithmetic: bool = False,
     on_round: Callable[[RoundReport], None] | None = None,
     stop: Callable[[], bool] = never,
-    users: UserSplit | Interactions | Frame | None = None,
+    users: UserSplit | Interactions | DataFrame | None = None,
     catalogue: Catalogue | None = None,
     clock: Clock | None = None,
     also: Sequence[Protocol] = (),
