@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fedrec.errors import SettingsError
 from fedrec.listening import is_own_address, written_address
-from fedrec.processes import heeded_signals
+from fedrec.processes import handled_signals
 from fedrec.web_server import WebServer, listening_socket, web_server
 from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.recommendation_api import RecommendationApi
@@ -220,7 +220,7 @@ async def _serve(
         server.force_exit = len(came) > 1
 
     loop = asyncio.get_running_loop()
-    for number in heeded_signals():
+    for number in handled_signals():
         loop.add_signal_handler(number, stop, number)
     # Until then, requests wait in the socket's queue instead of getting an answer without a model.
     await asyncio.to_thread(holder.look)

@@ -204,7 +204,7 @@ def mask_warnings(asked: AskedRound) -> list[str]:
     found = [
         "The coordinator reads every round's sum, and all clients of a round but one can compute "
         f"the last one's update from it: with {n_clients} clients, {n_clients - 1} must collude. "
-        f"{_who_takes_masks_off(graph)}",
+        f"{_mask_removal(graph)}",
         *_wide_values(asked),
     ]
     if not _may_drop_out(asked, graph):
@@ -215,7 +215,7 @@ def mask_warnings(asked: AskedRound) -> list[str]:
     return found
 
 
-def _who_takes_masks_off(graph: GraphParameters) -> str:
+def _mask_removal(graph: GraphParameters) -> str:
     if graph.threshold > graph.degree:
         # One share stays with the client itself, and it never reveals that of its mask key.
         return (

@@ -289,8 +289,8 @@ def held_in_cells(
         counts: each party's holders of each item, (n_items,) each.
         cells: two or more cells.
     """
-    nobody = np.zeros_like(counts[0])
-    by_cell = [sum((counts[party] for party in cell), start=nobody) for cell in cells]
+    zeros = np.zeros_like(counts[0])
+    by_cell = [sum((counts[party] for party in cell), start=zeros) for cell in cells]
     return held_widely(plan, by_cell)
 
 

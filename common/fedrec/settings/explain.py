@@ -111,11 +111,11 @@ def _every_setting() -> tuple[SettingInfo, ...]:
         )
         for section, owner, model in section_types(Settings)
         for name, field in model.model_fields.items()
-        if not _is_everybodys(section, owner, name)
+        if not _is_common(section, owner, name)
     )
 
 
-def _is_everybodys(section: str, owner: str, name: str) -> bool:
+def _is_common(section: str, owner: str, name: str) -> bool:
     """Return whether a setting is shared by all protections, so that it is listed once."""
     return section == "protection" and owner != "" and name in ProtectionSettings.model_fields
 

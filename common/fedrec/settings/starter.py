@@ -183,7 +183,7 @@ class Starter:
             "rounds.minimum_clients": max(least, enough) if summed else 3,
             "rounds.minimum_summands": 3,
         }
-        if about.needs_everybody and self.n_clients:
+        if about.needs_all_clients and self.n_clients:
             if not self.plan.has_cells:
                 values["rounds.minimum_clients"] = self.n_clients
             if self.n_clients > _MOST_SUMMED:

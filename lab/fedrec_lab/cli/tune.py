@@ -24,8 +24,7 @@ from fedrec_lab.cli.simulate import seeds_of
 from fedrec_lab.reports.round_progress import StopRequest
 
 if TYPE_CHECKING:
-    from fedrec_lab.tuning.contenders import Contender, Given
-    from fedrec_lab.tuning.space import Sampler
+    from fedrec_lab.tuning.space import Contender, Given, Sampler
     from fedrec_lab.tuning.study import Trial
 
 EPILOG = (
@@ -222,7 +221,7 @@ def _contenders(source: Path, room: Given, given: Given, algorithms: str) -> tup
         room: settings that follow from the data.
     """
     from fedrec.algorithms import STARTING_ALGORITHM
-    from fedrec_lab.tuning.contenders import contenders_of, settings_of_data
+    from fedrec_lab.tuning.space import contenders_of, settings_of_data
 
     names = [name.strip() for name in algorithms.split(",") if name.strip()]
     if source.suffix == ".toml":

@@ -190,9 +190,9 @@ def _popular(users: UserSplit, n_items: int) -> Blocks:
     """Yield the number of training users of each item as the scores of every user."""
     holders = np.bincount(users.train_items, minlength=n_items)
     popular = torch.from_numpy(holders.astype(np.float32))
-    everybody = np.arange(len(users), dtype=np.int64)
+    all_users = np.arange(len(users), dtype=np.int64)
     at_once = max(1, _CELLS_AT_ONCE // n_items)
-    for rows in np.split(everybody, range(at_once, len(users), at_once)):
+    for rows in np.split(all_users, range(at_once, len(users), at_once)):
         yield rows, popular.expand(len(rows), -1)
 
 
@@ -301,10 +301,10 @@ def export_split(
     RecBole reads `recbole/<name>/` with `benchmark_filename: [train, valid, test]`. LensKit reads
     the Parquet files of `lenskit/`, by `user_id` and `item_id`. Times are not in them.
     """
-    everybody = np.arange(len(users), dtype=np.int64)
+    all_users = np.arange(len(users), dtype=np.int64)
     for part, owner, items in (
         ("train", users.train_owner, users.train_items),
-        ("valid", everybody, users.validation_items),
+        ("valid", all_users, users.validation_items),
         ("test", held.owner, held.items),
     ):
         columns = _pairs(users, owner, items, catalogue)

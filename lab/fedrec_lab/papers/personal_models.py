@@ -10,7 +10,7 @@ from fedrec.algorithms import (
     PerFedRecSettings,
     PFedGraphSettings,
 )
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 from fedrec_lab.papers.personalised import LEAK, TUNED
 from fedrec_lab.papers.row import PublishedRow, paper_plan, published_row
 

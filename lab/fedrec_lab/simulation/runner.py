@@ -167,7 +167,7 @@ def simulate(
         loggers = RunLoggers(log, settings, folder)
         # After an error they end here.
         stack.callback(loggers.end)
-        # For a tracker, a resumed run is another one.
+        # A tracker counts a resumed run as a new one.
         for report in federation.reports:
             loggers.round(report)
         listeners = [loggers.round, *([] if on_round is None else [on_round])]
@@ -198,8 +198,7 @@ def _run(
         for told in listeners:
             told(report)
         stopping = not federation.finished and stop()
-        # Tables in files are on disk already. The sooner they are the version to go back to, the
-        # sooner those before them go.
+        # Tables in files are on disk already. Once they are a checkpoint, earlier ones are deleted.
         overdue = federation.in_files or timer.now() - saved >= _SECONDS_BETWEEN_CHECKPOINTS
         if checkpoints is not None and not federation.finished and (stopping or overdue):
             federation.save(checkpoints)

@@ -159,7 +159,7 @@ class SumOpening:
         except RefusedError as error:
             return _Refusal(error=error, public_reason=error.message, is_final=True)
         if fetched:
-            self._store.forgive_sum()
+            self._store.uncount_sum()
         return replace(found, aggregate=aggregate)
 
     def _check(self, task: Reveal) -> None:
@@ -263,10 +263,10 @@ class SumOpening:
             error: the problem of the whole sum.
         """
         fits = self._attribution
-        if not fits.is_of_use(task):
+        if not fits.is_useful(task):
             return self._unfit(task, error)
         try:
-            parts = fits.take_apart(task)
+            parts = fits.open_cells(task)
         except RefusedError as problem:
             return self._unfit(task, problem, problem.message)
         if not parts.unfit:
@@ -367,7 +367,7 @@ class SumOpening:
         if refusal.is_final:
             counted = self._is_fetched(task)
             if counted and not refusal.counts_against_key:
-                self._store.forgive_sum()
+                self._store.uncount_sum()
             self._store.record_refused(
                 task.round, counted=refusal.counts_against_key and not counted
             )

@@ -222,15 +222,15 @@ def _named(clients: frozenset[ClientId], roster: Roster, presence: Presence) -> 
 
 def _more(state: State) -> str:
     """Return how many more clients must join, if all others are present."""
-    rules, everybody = state.rules, state.rules.summable(state.roster)
-    n_cells = rules.n_cells(everybody)
+    rules, summable = state.rules, state.rules.summable(state.roster)
+    n_cells = rules.n_cells(summable)
     if n_cells < rules.fewest_cells:
         return (
             f"more cells: {n_cells} can be summed, {rules.fewest_cells} are needed "
             "(federation.corrupt_cells). `fedrec keys roster list` shows paused cells, `fedrec "
             "keys roster resume CELL` resumes one"
         )
-    here, wanted = len(core_among(rules.partition, everybody)), rules.needed
+    here, wanted = len(core_among(rules.partition, summable)), rules.needed
     if here >= wanted:
         return NOT_ENOUGH
     return (

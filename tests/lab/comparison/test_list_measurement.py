@@ -3,7 +3,7 @@
 import pytest
 
 from fedrec.algorithms import FedRAPSettings
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 from fedrec_lab.comparison.comparing import compare
 from fedrec_lab.comparison.list_measurement import ListMeasurement
 

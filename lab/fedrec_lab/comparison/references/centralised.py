@@ -29,7 +29,7 @@ from fedrec.settings.starter import TUNED
 from fedrec.tensor_products import one_thread
 from fedrec.training.blocks import draw_samples
 from fedrec.training.learner import Learner
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 from fedrec_lab.comparison.measurement import (
     Blocks,
     Measurement,
@@ -162,7 +162,7 @@ class PooledModel:
         if own is not None:
             self.tensors["own_embedding"] = own.view(-1, own.shape[-1])
         self.tensors["item_embedding"] = shared.clone()
-        # Own rows are what is stored times this: so decay needs no work for each of them.
+        # Own rows are the stored ones times this factor, so decay doesn't touch each row.
         self._scale = 1.0
 
     @property
@@ -206,7 +206,7 @@ class PooledModel:
             rows = stored[places[name]]
             if name == "own_embedding":
                 rows = rows * self._scale
-            # To the loss each sample is a user with a minibatch of one row.
+            # For the loss, each sample is a user with a minibatch of one row.
             read[name] = rows[:, None] if name in ("item_embedding", "own_embedding") else rows
         leaves = {name: read[name].requires_grad_() for name in step.rates}
         batch = Batch(label=label[:, None], weight=torch.ones_like(label)[:, None])
