@@ -93,8 +93,9 @@ def waiting_detail(identity: Identity) -> str:
     """Return the reason for which this client waits, as text."""
     client_id = identity.client_id
     return (
-        f"waiting for the data owners: client id {client_id}. To admit it after comparing the id "
-        f"by telephone, they run `fedrec keys roster admit {client_id[:SHOWN_CHARS]}`"
+        f"waiting for the data owners: client id {client_id}. Their key authority admits an "
+        "invited client by itself. Otherwise they compare the id by telephone, then run "
+        f"`fedrec keys roster admit {client_id[:SHOWN_CHARS]}`"
     )
 
 

@@ -217,7 +217,7 @@ def _named(clients: frozenset[ClientId], roster: Roster, presence: Presence) -> 
     ]
     if len(clients) > _MOST_NAMED:
         named.append(f"{len(clients) - _MOST_NAMED} more")
-    return _joined(named)
+    return "; ".join(named)
 
 
 def _more(state: State) -> str:
@@ -259,4 +259,6 @@ def _back(missing: Collection[ClientId]) -> str:
 
 
 def _joined(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, and {words[-1]}"
+    if len(words) < 3:
+        return " and ".join(words)
+    return f"{', '.join(words[:-1])}, and {words[-1]}"
