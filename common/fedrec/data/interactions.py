@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.data.frames import chosen_column, object_column, times_in, whole_times
+from fedrec.data.frames import DataFrame, chosen_column, object_column, times_in, whole_times
 from fedrec.errors import DataError
 from fedrec.ids import digest, id_text
 from fedrec.showing import Tabular, bars, html_table
@@ -134,7 +134,7 @@ class Interactions(Tabular):
     @classmethod
     def from_frame(
         cls,
-        frame: Any,
+        frame: DataFrame,
         *,
         user_column: str | None = None,
         item_column: str | None = None,

@@ -42,6 +42,18 @@ def test_a_frame_of_any_library(made):
     assert found.times().tolist() == [30, 10, 20, 40]
 
 
+def test_a_frame_is_split_like_its_interactions(made):
+    frame = made({"who": ["u"] * 4, **{name: ROWS[name] for name in ROWS if name != "user_id"}})
+    users, items = load_data(frame, user_column="who", minimum_rating=4)
+    kept = Interactions.from_frame(frame, user_column="who", minimum_rating=4)
+    assert users.train_items.tolist() == load_data(kept)[0].train_items.tolist() == [1]
+    assert users.user_ids == ("u",) and items.item_ids == ("a", "b", "c")
+    with pytest.raises(DataError, match=r"no column for the user.*user_column"):
+        load_data(frame)
+    with pytest.raises(SettingsError, match="no argument 'separator'"):
+        load_data(frame, separator=",")
+
+
 def test_rows_below_a_rating_are_left_out(made):
     found = Interactions.from_frame(made(ROWS), minimum_rating=4)
     assert found.item_ids.tolist() == ["a", "b", "c"]
