@@ -237,6 +237,23 @@ def test_progress_in_a_notebook_is_a_bar_in_the_cell(settings, data, monkeypatch
     assert len(shown) == settings.rounds.published
 
 
+def test_a_frame_is_data_wherever_data_are_taken(settings, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    rows = generate(n_users=30, n_items=40, n_clusters=2, interactions_per_user=8, seed=3)
+    frame = rows.interactions.to_pandas().rename(columns={"user_id": "who"})
+    named = settings.model_copy(
+        update={"data": settings.data.model_copy(update={"user_column": "who"})}
+    )
+    users, items = load_data(frame, user_column="who")
+    expected = fedrec_lab.simulate(settings, users=users, catalogue=items)
+    assert isinstance(frame, pandas.DataFrame)
+    for given in (frame, rows.interactions):
+        found = fedrec_lab.simulate(named, users=given)
+        assert found.rows() == expected.rows()
+    compared = fedrec_lab.compare(named, users=frame, references=()).table
+    assert compared.rows[0].result("full").text("ndcg") == expected.rows()[0].text("ndcg")
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.data.reading import usual_columns
 from fedrec.errors import DataError
+
+
+@runtime_checkable
+class DataFrame(Protocol):
+    """A frame of pandas or polars, or a table of pyarrow."""
+
+    @property
+    def columns(self) -> Any:
+        """The columns, or their names."""
+
+    def __getitem__(self, name: Any, /) -> Any:
+        """Return a column."""
 
 
 def object_column(ids: Iterable[object]) -> NDArray[np.object_]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.data.frames import (
+    DataFrame,
     are_rated,
     chosen_column,
     column_names,
@@ -141,7 +142,7 @@ class Interactions(Tabular):
     @classmethod
     def from_frame(
         cls,
-        frame: Any,
+        frame: DataFrame,
         *,
         user_column: str | int | None = None,
         item_column: str | int | None = None,

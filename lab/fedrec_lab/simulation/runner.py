@@ -13,7 +13,9 @@ from pathlib import Path
 
 from fedrec.clock import Clock, SystemClock
 from fedrec.data.catalogue import Catalogue
-from fedrec.data.source import read_users
+from fedrec.data.frames import DataFrame
+from fedrec.data.interactions import Interactions
+from fedrec.data.source import read_users, split_given
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import PROTOCOLS, Protocol
@@ -36,9 +38,13 @@ def never() -> bool:
 
 
 def given_or_read(
-    settings: Settings, users: UserSplit | None, catalogue: Catalogue | None
+    settings: Settings,
+    users: UserSplit | Interactions | DataFrame | None,
+    catalogue: Catalogue | None,
 ) -> tuple[UserSplit, Catalogue]:
     """Return the data that were given, else those that the settings name.
+
+    Given interactions are split as the settings' section `data` selects them.
 
     Raises:
         SettingsError: an argument has the wrong type, only one of users and catalogue is given, or
@@ -47,13 +53,20 @@ def given_or_read(
     """
     for name, value, kind, source in (
         ("settings", settings, Settings, "load_settings"),
-        ("users", users, UserSplit | None, "users, catalogue = load_data"),
+        (
+            "users",
+            users,
+            UserSplit | Interactions | DataFrame | None,
+            "users, catalogue = load_data",
+        ),
         ("catalogue", catalogue, Catalogue | None, "users, catalogue = load_data"),
     ):
         if not isinstance(value, kind):
             raise SettingsError(
                 f"{name} is of type {type(value).__name__}.", remedy=f"Use {source}(...)."
             )
+    if not isinstance(users, UserSplit | None):
+        return split_given(users, settings.data, catalogue)
     if (users is None) != (catalogue is None):
         raise SettingsError(
             "Only one of users and catalogue was given.", remedy="Pass both, as load_data has them."
@@ -61,7 +74,7 @@ def given_or_read(
     if users is None and settings.data.path is None:
         raise SettingsError(
             "There is no data: users and catalogue are missing, and so is data.path.",
-            remedy="Pass users and catalogue, as load_data has them, or set data.path.",
+            remedy="Pass users and catalogue, as load_data has them, or a frame, or set data.path.",
         )
     if users is None or catalogue is None:
         return read_users(settings.data, reader="a simulation", warn=True)
@@ -79,7 +92,7 @@ def simulate(
     accept_other_arithmetic: bool = False,
     on_round: Callable[[RoundReport], None] | None = None,
     stop: Callable[[], bool] = never,
-    users: UserSplit | None = None,
+    users: UserSplit | Interactions | DataFrame | None = None,
     catalogue: Catalogue | None = None,
     clock: Clock | None = None,
     also: Sequence[Protocol] = (),
@@ -102,7 +115,9 @@ def simulate(
             checkpoint and the result record it.
         on_round: called after each published round.
         stop: called after every round.
-        users: the data. If omitted, the settings' data file is read.
+        users: the data: a frame, interactions, or what `load_data` returns with `catalogue`. If
+            omitted, the settings' data file is read.
+        catalogue: the items of `users`. Frames and interactions need none.
         also: further protocols to measure. They choose no version: the model is the best one under
             the plan's protocol.
         log: one logger or several, such as "mlflow". They get the plan's settings and the rounds'

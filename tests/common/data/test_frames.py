@@ -42,6 +42,18 @@ def test_a_frame_of_any_library(made):
     assert found.times().tolist() == [30, 10, 20, 40]
 
 
+def test_a_frame_is_split_like_its_interactions(made):
+    frame = made({"who": ["u"] * 4, **{name: ROWS[name] for name in ROWS if name != "user_id"}})
+    users, items = load_data(frame, user_column="who", minimum_rating=4)
+    kept = Interactions.from_frame(frame, user_column="who", minimum_rating=4)
+    assert users.train_items.tolist() == load_data(kept)[0].train_items.tolist() == [1]
+    assert users.user_ids == ("u",) and items.item_ids == ("a", "b", "c")
+    with pytest.raises(DataError, match=r"no column for the user.*user_column"):
+        load_data(frame)
+    with pytest.raises(SettingsError, match="no argument 'separator'"):
+        load_data(frame, separator=",")
+
+
 def test_rows_below_a_rating_are_left_out(made):
     found = Interactions.from_frame(made(ROWS), minimum_rating=4)
     assert found.item_ids.tolist() == ["a", "b", "c"]
@@ -96,8 +108,8 @@ def test_other_types_than_frames_are_told_where_they_belong():
     for value in ("rows.csv", np.zeros((3, 2))):
         with pytest.raises(DataError, match=r"load_data .*from_arrays .*from_scipy"):
             Interactions.from_frame(value)
-    with pytest.raises(SettingsError, match=r"Interactions\.from_frame"):
-        load_data(pandas_frame(ROWS))
+    with pytest.raises(SettingsError, match=r"Interactions\.from_arrays"):
+        load_data(np.zeros((3, 2)))
 
 
 def test_arrays_of_integers_become_text():
