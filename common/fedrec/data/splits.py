@@ -55,7 +55,8 @@ class UserSplit:
             for power in np.unique(active).tolist()
         }
         figure = bars(groups, caption="users by their number of training items")
-        return html_table(("", "number"), self._counts(), caption="UserSplit") + figure
+        counts = [(what, f"{count:,}") for what, count in self._counts()]
+        return html_table(("", "number"), counts, caption="UserSplit") + figure
 
     def _counts(self) -> list[tuple[str, int]]:
         return [

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.data.catalogue import Catalogue
+from fedrec.data.frames import DataFrame
+from fedrec.data.interactions import Interactions
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import N_CANDIDATES, PROTOCOLS, Protocol
@@ -86,6 +88,9 @@ class Comparison(Tabular):
     def __repr__(self) -> str:
         return repr(self.table) if self.finished else f"{self.table!r}, stopped before its end"
 
+    def __str__(self) -> str:
+        return str(self.table) if self.finished else f"{self.table}\n(stopped before its end)"
+
     def _repr_html_(self) -> str:
         return self.table._repr_html_()
 
@@ -133,6 +138,9 @@ def jobs_of(
     Raises:
         SettingsError: nothing is asked for, or the settings are inconsistent with a protocol.
     """
+    for name, given in (("protocols", protocols), ("references", references), ("seeds", seeds)):
+        if isinstance(given, str | int):
+            raise SettingsError(f"{name} is {given!r}.", remedy=f"Pass a tuple: ({given!r},).")
     if not protocols or not seeds:
         raise SettingsError("A comparison needs at least one protocol and one seed.")
     for name, given, known in (
@@ -192,7 +200,7 @@ def _job(
 def compare(
     settings: Settings,
     *,
-    users: UserSplit | None = None,
+    users: UserSplit | Interactions | DataFrame | None = None,
     catalogue: Catalogue | None = None,
     protocols: tuple[Protocol, ...] = ("full",),
     seeds: tuple[int, ...] = (1,),
@@ -211,8 +219,9 @@ def compare(
     """Measure an algorithm and its references, in one process that has all data.
 
     Args:
-        users: the data. If omitted, the settings' data file is read.
-        catalogue: the items of `users`.
+        users: the data: a frame, interactions, or what `load_data` returns with `catalogue`. If
+            omitted, the settings' data file is read.
+        catalogue: the items of `users`. Frames and interactions need none.
         protocols: the table's columns. Each chooses its round on its own validation.
         seeds: the seeds of training and of drawn candidates. Each has a run of its own.
         references: names in `REFERENCES`. If one cannot run here, or diverges, its row has the

@@ -140,7 +140,7 @@ def _pfedgraph_row(
             user_fraction=0.1,
             counted=True,
         ),
-        minutes=20,
+        minutes=3,
         note=f"{LEAK} {_RELEASED_SIGN if sign == 'released' else ''}".rstrip(),
     )
 
