@@ -71,6 +71,7 @@ class Cluster:
         errors = ModuleType("ray.exceptions")
         for name, base in {
             "RayError": Exception,
+            "RayActorError": "RayError",
             "OutOfDiskError": "RayError",
             "ObjectStoreFullError": "RayError",
             "AuthenticationError": "RayError",

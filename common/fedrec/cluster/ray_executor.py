@@ -199,7 +199,20 @@ class RayExecutor(Executor):
                 while busy:
                     (done,), _ = ray.wait(list(busy), num_returns=1)
                     actor, shard = busy.pop(done)
-                    found = ray.get(done)
+                    try:
+                        found = ray.get(done)
+                    except ray.exceptions.RayActorError:
+                        # Its node is gone. The others do its work, which changed nothing yet.
+                        if len(self._actors) < 2:
+                            raise
+                        self._actors.remove(actor)
+                        waiting.append(shard)
+                        taken = [other for other, _ in busy.values()]
+                        for other in self._actors:
+                            if waiting and not any(other is one for one in taken):
+                                following = waiting.popleft()
+                                busy[call(other, following)] = other, following
+                        continue
                     if waiting:
                         following = waiting.popleft()
                         busy[call(actor, following)] = actor, following
