@@ -1,13 +1,9 @@
-"""A training round of FedNCF and of GPFedRec on ML-100K: fedrec against the usual loop.
+"""A training round of FedNCF on ML-100K: fedrec against the usual loop.
 
 Both sides do the same work: dim 32, layers of 32, 16 and 8 units, all 943 users, 4 negatives drawn
 for each positive, one epoch of minibatches of 256 by plain SGD with rates of their own for network,
 user vector and item rows. The server divides each item's changes by the users who touched it and
 weights networks by training items (MF-SecAvg); see `per_client_loop`.
-
-GPFedRec has the same model and steps, with a network and an item table of each user's own, whose
-distance from a received table is part of the loss. Its server has the cosines of all tables and
-their mean over each user's neighbours, in the loop as two matrix products over all threads.
 
 Least arithmetic: a layer of a inputs and c outputs takes 2 a c for each sample forwards and twice
 that backwards, so 6 (32 d + 32 16 + 16 8 + 8) for each sample. The user's half of the first layer
@@ -113,33 +109,6 @@ def plain_round(
     return {name: values + mean[name] for name, values in start.items()}
 
 
-def smoothed_round(users: UserSplit, shared: SharedState, private: PrivateState) -> torch.Tensor:
-    """Train every client of GPFedRec on its own, and average tables over the graph."""
-    rng = np.random.default_rng(0)
-    own, table = tensors_of(private), tensors_of(shared)["item_embedding"]
-    uploads = torch.empty((len(users), table.numel()))
-    for index in range(len(users)):
-        item, label = drawn_samples(users.train_of(index), len(table), rng)
-        start = {name: values[index] for name, values in own.items()} | {"item_embedding": table}
-        model = ClientModel(start["user_embedding"], start)
-        train_client(model, item, label, received=start["smoothed_item_embedding"])
-        uploads[index] = model.items.weight.detach().reshape(-1)
-    directions = torch.nn.functional.normalize(uploads)
-    similar = directions @ directions.T
-    near = (similar > similar.mean()).to(torch.float32)
-    return near / near.sum(1, keepdim=True).clamp(min=1.0) @ uploads
-
-
-def least_smoothed(work: Work) -> Cost:
-    """Return FedNCF's work, and two products of all users' tables."""
-    values = float(work.n_items * DIM)
-    trained = least(work)
-    return Cost(
-        flops=trained.flops + 3.0 * work.n_users**2 * values,
-        bytes=trained.bytes + 24.0 * work.n_users * values,
-    )
-
-
 def least(work: Work) -> Cost:
     """Return the least work of a round; the module's docstring derives it."""
     sample = 32 * DIM + 32 * 16 + 16 * 8 + 8
@@ -150,7 +119,7 @@ def least(work: Work) -> Cost:
 
 
 def main() -> None:
-    """Print both sides' round times and their ratio, for both algorithms."""
+    """Print both sides' round times and their ratio."""
     algorithm: dict[str, object] = {
         "name": "fedncf",
         "dim": DIM,
@@ -161,8 +130,6 @@ def main() -> None:
     }
     plans = {"dense": plan_of(algorithm, clip=256.0)}
     compare("FedNCF, dim 32", plans, plain_round, least, document=__doc__)
-    plans = {"gpfedrec": plan_of(algorithm | {"name": "gpfedrec"}, clip=256.0)}
-    compare("GPFedRec, dim 32", plans, smoothed_round, least_smoothed, document=__doc__)
 
 
 if __name__ == "__main__":

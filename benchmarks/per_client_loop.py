@@ -30,15 +30,15 @@ from measuring import (
     print_ratio,
     summary,
 )
+from threadpoolctl import threadpool_limits
 
 from fedrec.data import fetch_ml_100k, leave_one_out
 from fedrec.data.splits import UserSplit
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.algorithm import accelerator_of
 from fedrec.plan.schema import Plan, TrainingSettings
-from fedrec.training.executors.choosing import Workers
 from fedrec.training.executors.executor import Executor
-from fedrec.training.executors.processes import ProcessExecutor
+from fedrec.training.executors.processes import ProcessExecutor, Workers
 from fedrec.training.learner import Learner
 from fedrec.training.personalising import TrainedUsers, personalised
 from fedrec.training.user_half import Resources
@@ -138,7 +138,7 @@ def compare(
         if cores > 1 and device == "cpu":
             executors.append(ProcessExecutor(cores))
             sides[f"fedrec {name}, trainer, {cores} workers"] = _with_threads(
-                1, round_of(alone, users, n_items, workers=executors[-1])
+                cores, round_of(alone, users, n_items, workers=executors[-1])
             )
     mine = list(sides)
     learner = Learner(plan, n_items, device="cpu")
@@ -245,7 +245,9 @@ def _with_threads(threads: int, action: Callable[[], object]) -> Callable[[], ob
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
-            return action()
+            # A server's rule multiplies by NumPy.
+            with threadpool_limits(threads, user_api="blas"):
+                return action()
         finally:
             torch.set_num_threads(before)
 

@@ -109,8 +109,7 @@ def run(
         with metrics_endpoint(metrics.registry, where) or nullcontext(), stop.on_signals():
             outcome = client.run(new_run=new_run)
     except (Stopped, KeyboardInterrupt):
-        # Leaving one run for another is no consent to leave the next one, and accepting one machine
-        # is no consent to the next.
+        # Consent to leave one run, or to accept one machine, doesn't cover the next one.
         used = {ACCEPT_FLAG} | (set() if client.wants_new_run else {"--new-run"})
         raise stopped(["fedrec", *(word for word in sys.argv[1:] if word not in used)]) from None
     spent = outcome.reason.startswith(BUDGET_SPENT)

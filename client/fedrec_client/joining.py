@@ -10,12 +10,11 @@ from fedrec.errors import RosterBreaksCells, SettingsError, StorageError
 from fedrec.follower.patient_link import Backoff
 from fedrec.follower.round_journal import AuditLog, RoundJournal
 from fedrec.identity.application import SignedApplication
-from fedrec.identity.cell_rules import check
 from fedrec.identity.cells import Cell, Partition, guest_consent
 from fedrec.identity.certificates import check_certificate
 from fedrec.identity.document import destroy_secret, write_public
 from fedrec.identity.identity import Identity, known_identity
-from fedrec.identity.roster import Roster
+from fedrec.identity.roster import Roster, check_cells
 from fedrec.ids import ClientId, RoundId
 from fedrec.settings.schema import Settings
 from fedrec.wire.link import Link
@@ -64,7 +63,7 @@ class RosterChain:
         if kept is not None and (kept == roster or kept.epoch > roster.epoch):
             return
         try:
-            check(kept, roster)
+            check_cells(kept, roster)
         except RosterBreaksCells as error:
             if self._refused != roster.digest():
                 self._refused = roster.digest()
@@ -94,8 +93,9 @@ def waiting_detail(identity: Identity) -> str:
     """Return the reason for which this client waits, as text."""
     client_id = identity.client_id
     return (
-        f"waiting for the data owners: client id {client_id}. To admit it after comparing the id "
-        f"by telephone, they run `fedrec keys roster admit {client_id[:SHOWN_CHARS]}`"
+        f"waiting for the data owners: client id {client_id}. Their key authority admits an "
+        "invited client by itself. Otherwise they compare the id by telephone, then run "
+        f"`fedrec keys roster admit {client_id[:SHOWN_CHARS]}`"
     )
 
 
@@ -192,11 +192,11 @@ def leave(settings: Settings, *, link: Link | None = None) -> Leave:
         client_id=identity.client_id,
         others=len(cell.core) - 1,
         needed=partition.cell_size,
-        others_go_on=_goes_on_without(identity.client_id, partition, cell),
+        others_go_on=_continues_without(identity.client_id, partition, cell),
     )
 
 
-def _goes_on_without(client_id: ClientId, partition: Partition, cell: Cell) -> bool:
+def _continues_without(client_id: ClientId, partition: Partition, cell: Cell) -> bool:
     core = tuple(one for one in cell.core if one != client_id)
     shrunk = replace(cell, core=core, guests=(*cell.guests, client_id))
     cells = tuple(shrunk if one.id == cell.id else one for one in partition.cells)

@@ -110,7 +110,7 @@ def tail_of(
         SettingsError: there are too many users.
     """
     check_tail_users(len(users))
-    # Validation is told by what training saw. Recommendations rest on whole histories.
+    # Validation uses only training items. Recommendations use whole histories.
     trained = UsersFile(
         user_ids=users.user_ids,
         private=private,

@@ -224,10 +224,10 @@ class CatalogueMismatch(ProtocolError):
 
 
 class PlanMismatch(ProtocolError):
-    """A peer whose settings differ from the federation's settings."""
+    """A peer whose settings, users or state folder don't match the run."""
 
     code = "plan_mismatch"
-    public = "The settings differ from those of the federation."
+    public = "The settings, the users or the state folder don't match the run."
     exit_code = 5
     grpc_status = "FAILED_PRECONDITION"
 

@@ -67,7 +67,7 @@ def main() -> None:
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def heeded_signals() -> tuple[signal.Signals, ...]:
+def handled_signals() -> tuple[signal.Signals, ...]:
     """Return the signals that ask this process to stop.
 
     Signals that the process was started to ignore are left out, such as SIGHUP under `nohup`.
@@ -83,15 +83,15 @@ def heeded_signals() -> tuple[signal.Signals, ...]:
 @contextmanager
 def on_stop_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     """Call a handler for each signal that asks to stop. Use it in the main thread only."""
-    with _handled(heeded_signals(), handler):
+    with _handled(handled_signals(), handler):
         yield
 
 
 @contextmanager
 def interrupted_by_any() -> Iterator[None]:
     """Make every signal that asks to stop raise KeyboardInterrupt, as Ctrl-C does."""
-    others = tuple(number for number in heeded_signals() if number != signal.SIGINT)
-    with _handled(others, signal.default_int_handler), _raised_again_where_lost():
+    others = tuple(number for number in handled_signals() if number != signal.SIGINT)
+    with _handled(others, signal.default_int_handler), _repeat_lost_interrupt():
         yield
 
 
@@ -102,7 +102,7 @@ def ignore_stop_signals() -> None:
 
 
 @contextmanager
-def _raised_again_where_lost() -> Iterator[None]:
+def _repeat_lost_interrupt() -> Iterator[None]:
     """Raise an interrupt again if a callback from C, such as a compiler's, lost it."""
     before = sys.unraisablehook
 

@@ -13,7 +13,6 @@ from typing import Any
 from fedrec.extras import require
 
 _BAR_WIDTH, _ROW_HEIGHT, _LABEL_WIDTH = 320, 20, 200
-_SHOWN_ROWS = 50
 
 
 class Tabular(ABC):
@@ -40,16 +39,18 @@ class Tabular(ABC):
         return pandas.DataFrame(dict(self.columns()))
 
 
-def html_table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str) -> str:
-    """Return a table for a notebook, cut after 50 rows. All text is escaped."""
+def html_table(
+    titles: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str, most: int = 50
+) -> str:
+    """Return a table for a notebook, cut after `most` rows. All text is escaped."""
     found = list(rows)
     head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     body = "".join(
         f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>"
-        for row in found[:_SHOWN_ROWS]
+        for row in found[:most]
     )
-    more = len(found) - _SHOWN_ROWS
-    rest = f"<p>{more} more rows</p>" if more > 0 else ""
+    more = len(found) - most
+    rest = f"<p>{more:,} more rows</p>" if more > 0 else ""
     return (
         f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table>{rest}"

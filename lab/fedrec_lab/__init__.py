@@ -10,6 +10,7 @@ from fedrec.extras import not_installed
 if TYPE_CHECKING:
     from fedrec_lab.comparison.comparing import Comparison, compare
     from fedrec_lab.comparison.runs import RunsComparison, compare_runs
+    from fedrec_lab.simulation.recording import save_run
     from fedrec_lab.simulation.result import SimulationResult
     from fedrec_lab.simulation.runner import simulate
 
@@ -19,6 +20,7 @@ __all__ = [
     "SimulationResult",
     "compare",
     "compare_runs",
+    "save_run",
     "simulate",
 ]
 
@@ -28,6 +30,7 @@ _HOMES = {
     "SimulationResult": "fedrec_lab.simulation.result",
     "compare": "fedrec_lab.comparison.comparing",
     "compare_runs": "fedrec_lab.comparison.runs",
+    "save_run": "fedrec_lab.simulation.recording",
     "simulate": "fedrec_lab.simulation.runner",
 }
 

@@ -231,7 +231,7 @@ class Delivery:
             member = known.get(identity.client_id)
             try:
                 if member is not None:
-                    admitted = self._let_go(application, member, admitted)
+                    admitted = self._accept_leave(application, member, admitted)
                     continue
                 _check_word(application, federation)
                 invitation = folder.invitations.take(application, now)
@@ -263,7 +263,7 @@ class Delivery:
             for identity in roster.unplaced:
                 self._about("awaiting", identity, f"in no sum yet: {roster.why_unplaced()}")
 
-    def _let_go(
+    def _accept_leave(
         self, application: SignedApplication, member: MemberRecord, membership: MemberRegister
     ) -> MemberRegister:
         """Return the membership with a member as a guest, if it applied to become one.

@@ -25,7 +25,7 @@ from fedrec.plan.agreement import check_continued, plan_of_run
 from fedrec.plan.algorithm import about_algorithm, algorithm_of
 from fedrec.plan.exposure import check_exposure, check_one_process
 from fedrec.privacy import BUDGET_SPENT
-from fedrec.processes import heeded_signals
+from fedrec.processes import handled_signals
 from fedrec.protection import VectorSpec
 from fedrec.settings.schema import CoordinatorSettings, Settings
 from fedrec.training.round_vectors import RoundVectors
@@ -233,7 +233,7 @@ class Coordinator:
             raise _failed(str(error)) from error
         signals = _Signals()
         loop = asyncio.get_running_loop()
-        stopping = heeded_signals()
+        stopping = handled_signals()
         # First, because a caller of `on_start` may stop the coordinator at once.
         for number in stopping:
             loop.add_signal_handler(number, signals.take, number)

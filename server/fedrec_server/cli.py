@@ -39,7 +39,7 @@ def run(
     ] = None,
     record_wire_mib: Annotated[
         int,
-        typer.Option(min=1, help="Largest recording. Recording then ends, not the run."),
+        typer.Option(min=1, help="Largest size of the recording. The run continues without it."),
     ] = 4096,
     page: Annotated[
         str | None,

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms.declarations import HOLDER_PAIRS
 from fedrec.errors import KeysError, SettingsError
-from fedrec.identity.cell_rules import check
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import fingerprint
-from fedrec.identity.roster import Roster
+from fedrec.identity.roster import Roster, check_cells
 from fedrec.ids import ClientId, RoundId
 from fedrec.plan.agreement import plan_fingerprint, plan_to_json
 from fedrec.plan.algorithm import divides_by_count
@@ -114,7 +113,7 @@ class Federation:
         kind = PROTECTIONS[plan.protection.name]
         protection = kind(spec, kind.plan(spec, preset=plan.protection.preset))
         _check_keys(plan, protection, keys)
-        check(None, keys.roster)
+        check_cells(None, keys.roster)
         return cls(
             plan=plan,
             plan_fingerprint=plan_fingerprint(plan),
@@ -161,7 +160,7 @@ class Federation:
                 f"Epoch {wanted.epoch} is not above {present.epoch}, the newest one known here.",
                 remedy=f"Create one with `fedrec keys rotate --epoch {present.epoch + 1}`.",
             )
-        check(present, wanted)
+        check_cells(present, wanted)
         _check_keys(self.plan, self.protection, keys)
         return replace(self, keys=keys)
 

@@ -147,7 +147,7 @@ class Snapshots:
         first = self._store.next_published(version)
         if first is None:
             return False
-        stored = self._believed()
+        stored = self._current()
         if not self._is_served(first, version):
             if stored is None:
                 return True
@@ -199,7 +199,7 @@ class Snapshots:
             raise RoundError(f"The key epoch is {self._epoch}, not {report.epoch}.")
         if self._is_vouched(record) and record.known != KnownModel.named_by(report):
             raise RefusedError("The snapshot is not the model that others named.")
-        stored = self._believed()
+        stored = self._current()
         if stored is not None and stored.round >= report.round:
             raise RoundError(f"A snapshot of round {report.round} or later is here already.")
         if not self._makers.may_send(report.client_id, report.round):
@@ -240,7 +240,7 @@ class Snapshots:
 
         All other members still get it, since any member may lie.
         """
-        stored = self._believed()
+        stored = self._current()
         complaints = self._complaints.get(client_id, 0)
         if stored is None or stored.blob.digest not in refused or complaints >= MOST_COMPLAINTS:
             return
@@ -274,7 +274,7 @@ class Snapshots:
             return None
         return stored, record
 
-    def _believed(self) -> SnapshotRecord | None:
+    def _current(self) -> SnapshotRecord | None:
         """Return the current snapshot, unless it is from a different epoch or was refused."""
         stored = self._store.snapshot()
         if stored is None or stored.epoch != self._epoch or stored.blob.digest == self._refused:

@@ -27,7 +27,7 @@ from fedrec.protection.round_protocol import COLLECTING, CoordinatorSide, RoundP
 from fedrec.wire.messages import StepMessage, UploadHeader
 from fedrec_server.peers.admission import Admission
 from fedrec_server.rounds import machine
-from fedrec_server.rounds.backoff import missed_by_none
+from fedrec_server.rounds.backoff import dispensable
 from fedrec_server.rounds.by_client import Asked, ByClient, Counted
 from fedrec_server.rounds.changes import AlreadyCounted, Change
 from fedrec_server.rounds.endings import reason_of
@@ -63,8 +63,7 @@ class StepCollection(Collection):
         self._held: Mapping[str, ByClient[bytes]] = {}
         self._folded = Counted()
         self._side: CoordinatorSide | None = None
-        # Which clients the last look at all cells was about, and how many messages the next one
-        # needs.
+        # The clients of the last check of all cells, and the messages needed before the next.
         self._looked: tuple[object, int] = (None, 0)
 
     def hear(self, round_: Round, message: StepMessage) -> None:
@@ -123,7 +122,7 @@ class StepCollection(Collection):
         if now >= round_.deadline_at:
             return True
         here = arrived(rules, round_)
-        left = frozenset(one for one in missed_by_none(rules, gone) if one not in here)
+        left = frozenset(one for one in dispensable(rules, gone) if one not in here)
         if round_.phase == COLLECTING:
             return self._have_all_begun(round_, left)
         if all_arrived(rules, round_, left):
@@ -346,7 +345,7 @@ class RunningSteps(GroupCommit[StepMessage]):
         """
         run, collection = self._run, self._collection
         if not run.state.rules.steps.are_several:
-            # Saves rounds of one step the way to another thread and back.
+            # Rounds of one step don't need the other thread.
             return False
         try:
             now, gone = run.clock.now(), run.presence.gone()

@@ -39,6 +39,11 @@ def test_html_is_escaped_and_cut():
         assert "<table>" in html
         assert "<script>" not in html
     assert "<svg" in found._repr_html_()
+    many = Interactions.from_arrays(range(12_345), [0] * 12_345)
+    assert "<td>12,345</td>" in many._repr_html_()
+    untitled = Catalogue.of(map(str, range(12)))._repr_html_()
+    assert "title" not in untitled.partition("</caption>")[2]
+    assert "2 more rows" in untitled
     made = generate(n_users=300, n_items=90, n_clusters=3, interactions_per_user=10, seed=1)
     assert len(repr(made)) < MOST_CHARACTERS
     assert "<svg" in split._repr_html_()

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from fedrec.processes import heeded_signals, interrupted_by_any, on_stop_signals
+from fedrec.processes import handled_signals, interrupted_by_any, on_stop_signals
 
 ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -25,7 +25,7 @@ def test_each_interrupts(number):
 def test_what_was_ignored_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert heeded_signals() == (signal.SIGINT, signal.SIGTERM)
+        assert handled_signals() == (signal.SIGINT, signal.SIGTERM)
         with interrupted_by_any(), on_stop_signals(pytest.fail):
             signal.raise_signal(signal.SIGHUP)
     finally:

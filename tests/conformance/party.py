@@ -22,7 +22,7 @@ from fedrec.plan.schema import Plan
 from fedrec.training.learner import Contribution, Learner
 from fedrec.training.personalising import TrainedUsers, personalised
 from fedrec.training.server_half import Sums
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 N_USERS, N_ITEMS = 37, 60
 ROUND = 5

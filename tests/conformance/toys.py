@@ -35,7 +35,6 @@ class ToySettings(TrainedSettings):
 class Toy(TrainedAlgorithm):
     """A private vector and shared rows."""
 
-    name: ClassVar[str] = "toy"
     settings_type: ClassVar[type[AlgorithmSettings]] = ToySettings
     settings: Any
 
@@ -63,7 +62,6 @@ class SharpnessSettings(ToySettings):
 class Sharpness(Toy):
     """Sharpness-aware steps of rows, vector and a bias of no axes, together."""
 
-    name: ClassVar[str] = "sam-toy"
     settings_type: ClassVar[type[AlgorithmSettings]] = SharpnessSettings
 
     @property
@@ -89,7 +87,6 @@ class OffsetSettings(WrapperSettings):
 class Offset(Wrapper):
     """Another algorithm, whose rows each user sees with an offset of its own."""
 
-    name: ClassVar[str] = "wrapper-toy"
     settings_type: ClassVar[type[AlgorithmSettings]] = OffsetSettings
 
     @property
@@ -117,7 +114,6 @@ class ScheduleSettings(ToySettings):
 class Schedule(Toy):
     """A shared scalar that grows with every published round is its step size and its pull."""
 
-    name: ClassVar[str] = "schedule-toy"
     settings_type: ClassVar[type[AlgorithmSettings]] = ScheduleSettings
 
     @property
@@ -153,7 +149,6 @@ class Several(Toy):
     In a first phase the shared tensors move, in a second the private ones.
     """
 
-    name: ClassVar[str] = "several-toy"
     settings_type: ClassVar[type[AlgorithmSettings]] = SeveralSettings
 
     @property

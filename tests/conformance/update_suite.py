@@ -17,7 +17,7 @@ from world.plans import plan_of
 from fedrec.errors import SettingsError
 from fedrec.plan.layout import Layout
 from fedrec.updates import UPDATES
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 N_ITEMS = 20
 SETTINGS: dict[str, Any] = {"rank": 3}

@@ -52,8 +52,14 @@ ELSEWHERE: dict[str, dict[str, str]] = {
 }
 """What a test of its own types: by page, beginnings and the test."""
 
+ACTIVATE = Weaker(
+    starts=(". .venv/bin/activate",),
+    check=nothing,
+    why="the test has its own environment on the path",
+)
+
 WEAKER: dict[str, tuple[Weaker, ...]] = {
-    "README.md": (Weaker(starts=("make ",), check=target, why=PACKAGES),),
+    "README.md": (Weaker(starts=("make ",), check=target, why=PACKAGES), ACTIVATE),
     "CONTRIBUTING.md": (
         Weaker(starts=("make ",), check=target, why="the tests themselves, and what takes hours"),
     ),
@@ -190,11 +196,7 @@ WEAKER: dict[str, tuple[Weaker, ...]] = {
     ),
     "docs/tutorial/first-federation.md": (
         Weaker(starts=("make setup",), check=target, why=PACKAGES),
-        Weaker(
-            starts=(". .venv/bin/activate",),
-            check=nothing,
-            why="the test has its own environment on the path",
-        ),
+        ACTIVATE,
     ),
 }
 

@@ -82,7 +82,8 @@ def test_an_invalid_argument_is_named_with_its_meaning(tmp_path):
 
 
 def test_settings_need_no_file():
-    found = load_settings(values={"rounds.total": "7", "algorithm.dim": 16}, environ={})
+    values = {"rounds.total": "7", "algorithm.dim": np.int64(16)}
+    found = load_settings(values=values, environ={})
     assert (found.rounds.total, found.algorithm.dim) == (7, 16)
     assert found.data.path is None
 
@@ -127,7 +128,7 @@ def test_runs_and_comparisons_are_short_in_a_terminal(run, comparison):
     form = rf"SimulationResult\(fedals \(dense\), 4 rounds, finished, {measured}\)"
     assert re.fullmatch(form, repr(run))
     assert repr(comparison) == f"ComparisonTable({len(comparison.table.rows)} methods, full)"
-    assert str(comparison.table) == comparison.table.to_text()
+    assert str(comparison) == str(comparison.table) == comparison.table.to_text()
     assert re.fullmatch(r"RoundReport\(2, train, NDCG 0\.\d{4}\)", repr(run.rounds[1]))
     for part in (run.best, run.rounds, run.recommender(), run.provenance, run.evaluations):
         assert len(repr(part)) < 1000, part
@@ -149,6 +150,40 @@ def test_runs_and_comparisons_are_frames(run, comparison):
     assert run.to_arrow().num_rows == len(rows)
     methods = comparison.to_pandas()["method"].tolist()
     assert methods == [row.method for row in comparison.table.rows]
+
+
+def test_a_run_is_saved_compared_and_loaded(run, settings, data, tmp_path):
+    users, items = data
+    fewer = settings.model_copy(update={"rounds": settings.rounds.model_copy(update={"total": 1})})
+    other = fedrec_lab.simulate(fewer, users=users, catalogue=items)
+    fedrec_lab.save_run(run, tmp_path / "runs/one")  # replaced, its third training round, too
+    first = fedrec_lab.save_run(other, tmp_path / "runs/one")
+    second = fedrec_lab.save_run(run, str(tmp_path / "runs/two"))
+    found = fedrec_lab.compare_runs(first, second)
+    assert found.settings == {"rounds.total": ("1", "2")}
+    assert set(found.differences["two"]) == {"hr", "ndcg", "mrr"}
+    assert len((first / "rounds.jsonl").read_text("utf-8").splitlines()) == 3
+    user = users.user_ids[0]
+    again = fedrec.Recommender.load(second).recommend(user, 3)
+    assert again.ids.tolist() == run.recommender().recommend(user, 3).ids.tolist()
+    with pytest.raises(SettingsError, match="save_run"):
+        fedrec_lab.compare_runs(run, other)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        ("simulate", {"n_clients": "3"}, "n_clients is '3'"),
+        ("simulate", {"also": ["ful"]}, "also has 'ful'. Choose among full"),
+        ("simulate", {"log": "mlfow"}, "no logger 'mlfow'"),
+        ("compare", {"references": "ease"}, r"references is 'ease'. Pass a tuple: \('ease',\)"),
+        ("compare", {"seeds": 3, "references": ()}, r"seeds is 3. Pass a tuple: \(3,\)"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(settings, data, function, arguments, message):
+    users, items = data
+    with pytest.raises(SettingsError, match=message):
+        getattr(fedrec_lab, function)(settings, users=users, catalogue=items, **arguments)
 
 
 def test_a_run_hands_out_its_vectors(run):
@@ -200,6 +235,23 @@ def test_progress_in_a_notebook_is_a_bar_in_the_cell(settings, data, monkeypatch
     # Who listens is not told twice.
     fedrec_lab.simulate(settings, users=users, catalogue=items, on_round=lambda report: None)
     assert len(shown) == settings.rounds.published
+
+
+def test_a_frame_is_data_wherever_data_are_taken(settings, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    rows = generate(n_users=30, n_items=40, n_clusters=2, interactions_per_user=8, seed=3)
+    frame = rows.interactions.to_pandas().rename(columns={"user_id": "who"})
+    named = settings.model_copy(
+        update={"data": settings.data.model_copy(update={"user_column": "who"})}
+    )
+    users, items = load_data(frame, user_column="who")
+    expected = fedrec_lab.simulate(settings, users=users, catalogue=items)
+    assert isinstance(frame, pandas.DataFrame)
+    for given in (frame, rows.interactions):
+        found = fedrec_lab.simulate(named, users=given)
+        assert found.rows() == expected.rows()
+    compared = fedrec_lab.compare(named, users=frame, references=()).table
+    assert compared.rows[0].result("full").text("ndcg") == expected.rows()[0].text("ndcg")
 
 
 @pytest.mark.parametrize(

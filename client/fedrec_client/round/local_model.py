@@ -133,7 +133,7 @@ class LocalModel(SharedModel):
             before = CountedData.from_bytes(self._store.read(state.counted))
             # Noise covers a change between runs. Within one, no contribution may change.
             is_noisy = self._learner.server.plan.privacy.mechanism != "none"
-            if before.run == counted.run if is_noisy else before.stands_against(counted, least):
+            if before.run == counted.run if is_noisy else before.is_kept_over(counted, least):
                 n_differing = before.differing(counted)
                 if n_differing:
                     why = "former counts apply"
@@ -180,7 +180,7 @@ class LocalModel(SharedModel):
             private=None if private is None else private.parts(),
             best=self._better(metrics),
         )
-        self._go_on_from(round_id, shared, metrics)
+        self._continue_from(round_id, shared, metrics)
 
     @property
     def received(self) -> tuple[str, ...]:

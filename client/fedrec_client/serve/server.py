@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fedrec.errors import SettingsError
 from fedrec.listening import is_own_address, written_address
-from fedrec.processes import heeded_signals
+from fedrec.processes import handled_signals
 from fedrec.web_server import WebServer, listening_socket, web_server
 from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.recommendation_api import RecommendationApi
@@ -220,7 +220,7 @@ async def _serve(
         server.force_exit = len(came) > 1
 
     loop = asyncio.get_running_loop()
-    for number in heeded_signals():
+    for number in handled_signals():
         loop.add_signal_handler(number, stop, number)
     # Until then, requests wait in the socket's queue instead of getting an answer without a model.
     await asyncio.to_thread(holder.look)
@@ -313,7 +313,7 @@ def _checked_token(place: ServingOptions) -> str:
             problems.append(f"--host {place.host}: answers would cross the network in the clear.")
     if problems:
         raise SettingsError(
-            "Recommendations are about people, and would be open to other machines.",
+            "Recommendations are personal, and other machines could read them.",
             remedy="Omit --host. Or give --token-file FILE, and --tls-certificate FILE with "
             "--tls-key FILE (or --accept-plaintext if something else encrypts).",
             problems=tuple(problems),
@@ -340,6 +340,6 @@ def _read_token(path: Path) -> str:
         raise SettingsError(
             f"--token-file {path} holds no token. Expected {_FEWEST_TOKEN_CHARACTERS} or more "
             "letters and digits on one line.",
-            remedy="Make one: (umask 077. Openssl rand -hex 32 > FILE)",
+            remedy="Make one: (umask 077 && openssl rand -hex 32 > FILE)",
         )
     return token

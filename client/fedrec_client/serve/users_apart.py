@@ -39,7 +39,7 @@ def read_users_apart(settings: Settings, which: Which, version: RoundId) -> User
         version: the version for which users are needed.
 
     Raises:
-        StorageError: the folder has moved on, or cannot be read.
+        StorageError: the folder has another version now, or cannot be read.
         DataError: the data cannot be used.
     """
     asked = {
@@ -93,7 +93,7 @@ def _main() -> None:
     try:
         held = read_held_model(settings, asked["which"])
         if held.version != asked["version"]:
-            raise StorageError("The state folder has moved on to another version in the meantime.")
+            raise StorageError("Meanwhile, the state folder has changed to another version.")
         users, tail = _read(held, settings)
     except FedrecError as error:
         said = {"code": error.code, "message": error.message, "remedy": error.remedy}

@@ -94,7 +94,7 @@ class CountedData:
     def _by_user(self) -> dict[UserId, bytes]:
         return {user: row.tobytes() for user, row in zip(self.user_ids, self.digests, strict=True)}
 
-    def stands_against(self, today: CountedData, least: int) -> bool:
+    def is_kept_over(self, today: CountedData, least: int) -> bool:
         """Return whether this count is still sent instead of the users' current data.
 
         Args:

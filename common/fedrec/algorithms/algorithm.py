@@ -93,6 +93,7 @@ class Algorithm(ABC):
     """A federated recommender. The module's docstring explains which party runs which method.
 
     Attributes:
+        name: the default of `name` of its settings.
         settings_type: its section of the settings.
         negatives_per_positive: items that training draws for each interaction. 0 for none.
         batch_size: samples in a minibatch.
@@ -105,6 +106,12 @@ class Algorithm(ABC):
 
     settings: AlgorithmSettings
     negatives_per_positive: int = 0
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        """Take the name from the settings, so that it is the same word in files and in code."""
+        super().__init_subclass__(**given)
+        if "settings_type" in vars(cls):
+            cls.name = cls.settings_type.model_fields["name"].default
 
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         self.settings = settings

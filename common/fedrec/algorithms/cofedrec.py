@@ -60,7 +60,6 @@ from fedrec.algorithms.declarations import (
     Uniform,
     Weight,
 )
-from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.individual import Floats, Mixture, Personal, UserUpdates, clusters_of
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -117,7 +116,6 @@ class CoFedRec(TrainedAlgorithm):
 
     settings: CoFedRecSettings
 
-    name: ClassVar[str] = "cofedrec"
     settings_type: ClassVar[type[AlgorithmSettings]] = CoFedRecSettings
     about: ClassVar[About] = ABOUT["cofedrec"]
     inner_product: ClassVar[bool] = True
@@ -173,18 +171,13 @@ class CoFedRec(TrainedAlgorithm):
         found = supervised_contrast(rows, v[_LABELS], there, settings.temperature)
         return settings.weight * found
 
-    @property
-    def folding_pull(self) -> float:
-        """Weight of |p|^2 for a head without its bias, which doesn't affect the order."""
-        return FOLDING_PULL
-
     def personalise(self, updates: UserUpdates) -> Personal:
         """Return the merged group's table for its members, and new item clusters for all."""
         n_users = len(updates)
         mean = np.full((1, n_users), 1.0 / n_users)
-        everybody = updates.mixed("item_embedding", mean)[0].astype(np.float64)
+        mean_table = updates.mixed("item_embedding", mean)[0].astype(np.float64)
         labels = clusters_of(
-            everybody, self.settings.clusters, seed=self.shapes.seed + updates.number
+            mean_table, self.settings.clusters, seed=self.shapes.seed + updates.number
         )
         key = np.asarray(stream_key(self.shapes.seed, Purpose.GROUPS, updates.number))
         user, cluster = uniform(key, np.arange(2)).tolist()

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from fedrec.random_streams import normal, uniform
 from fedrec.section import Section
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 
 class Initial(Protocol):
@@ -366,8 +366,8 @@ class About:
             have one, as for sums of changes that are divided by the number of users.
         noise_proposal: returns settings for noise on sums over a catalogue of a size, if the
             algorithm is the best choice under noise.
-        needs_everybody: why all rounds must cover the same clients, as a clause that "over the same
-            clients" completes. Empty if they need not. A function if it depends on the settings.
+        needs_all_clients: why all rounds must cover the same clients, as a clause that "over the
+            same clients" completes. Empty if not, a function if it depends on the settings.
         one_release: whether under noise all rounds' sums are parts of one release. A user's
             contributions to all rounds together are clipped once, and each value travels once.
         exact: whether users' contributions follow from their data and the version alone. Then only
@@ -395,7 +395,7 @@ class About:
     range_instead: str = ""
     not_under_noise: str = "the meaning of its sums with noise and a fixed divisor is not defined"
     noise_proposal: Callable[[int, SumNoise], NoiseProposal] | None = None
-    needs_everybody: str | Callable[[Any], str] = ""
+    needs_all_clients: str | Callable[[Any], str] = ""
     one_release: bool = False
     exact: bool = False
     exposed_in_the_clear: str = ""

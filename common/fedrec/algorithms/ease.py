@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedrec.algorithms.about import ABOUT, WEIGHING_BYTES
+from fedrec.algorithms.about import ABOUT
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.declarations import (
     HOLDER_PAIRS,
@@ -53,6 +53,7 @@ from fedrec.algorithms.declarations import (
     UpdateTensor,
 )
 from fedrec.algorithms.noisy_pairs import MOST_PAIRS_AT_ONCE, planned_release
+from fedrec.algorithms.settings_warnings import WEIGHING_BYTES
 from fedrec.algorithms.sketched_weights import scores_of, scores_of_history, served_rows
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.model.state import SharedState
@@ -87,7 +88,6 @@ class EASESettings(AlgorithmSettings):
 class EASE(Algorithm):
     """Co-occurrence counts and the model that follows. See the module's docstring."""
 
-    name: ClassVar[str] = "ease"
     settings_type: ClassVar[type[AlgorithmSettings]] = EASESettings
     about: ClassVar[About] = ABOUT["ease"]
 

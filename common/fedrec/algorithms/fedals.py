@@ -118,7 +118,6 @@ class FedALS(Algorithm):
 
     settings: FedALSSettings
 
-    name: ClassVar[str] = "fedals"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedALSSettings
     about: ClassVar[About] = ABOUT["fedals"]
 
@@ -233,12 +232,12 @@ class FedALS(Algorithm):
         loss = users.new_zeros(len(owner))
         for begin in range(0, len(owner), at_once):
             part = slice(begin, begin + at_once)
-            who, item = owner[part], chunk.positives[part]
-            vectors = users.index_select(0, who)
+            user, item = owner[part], chunk.positives[part]
+            vectors = users.index_select(0, user)
             score = (vectors * items.index_select(0, item)).sum(-1)
             loss[part] = (1.0 - score) ** 2
             rows = (alpha * score - (1.0 + alpha))[:, None] * vectors
-            clipped.index_add_(0, who, sums["pull"].add(item, rows))
+            clipped.index_add_(0, user, sums["pull"].add(item, rows))
         upper = torch.triu_indices(users.shape[1], users.shape[1], device=users.device)
         at_once = max(1, 2 * at_once // (users.shape[1] + 1))
         for begin in range(0, len(users), at_once):

@@ -95,7 +95,6 @@ class FedMF(TrainedAlgorithm):
 
     settings: FedMFSettings
 
-    name: ClassVar[str] = "fedmf"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedMFSettings
     about: ClassVar[About] = ABOUT["fedmf"]
     inner_product: ClassVar[bool] = True

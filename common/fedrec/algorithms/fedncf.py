@@ -119,7 +119,6 @@ class FedNCF(TrainedAlgorithm):
 
     settings: FedNCFSettings
 
-    name: ClassVar[str] = "fedncf"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedNCFSettings
     about: ClassVar[About] = ABOUT["fedncf"]
 

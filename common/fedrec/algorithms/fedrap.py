@@ -70,7 +70,7 @@ The paper's differential privacy (section 3.3) clips the client's gradient of C 
 (deviation z tau). With `noise_where = "grad"` this happens in every local step, on all rows. With
 "upload" it happens once, on the change that is sent. Section 3.3's own noise, proportional to
 2 eta tau / n_s, is far smaller and is not offered, because its factor is not given.
-`fedrec.algorithms.about.accounted_epsilon` computes the cost.
+`fedrec.algorithms.settings_warnings.accounted_epsilon` computes the cost.
 
 FedRAP-C can be combined with `update.structure = "colr"`. Its C is C + A B while a user trains, and
 its part in B's subspace decays as a whole. At rank = dim that is the dense step, for any B.
@@ -221,7 +221,6 @@ class FedRAP(TrainedAlgorithm):
 
     settings: FedRAPSettings
 
-    name: ClassVar[str] = "fedrap"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedRAPSettings
     about: ClassVar[About] = ABOUT["fedrap"]
 

@@ -163,7 +163,6 @@ class FedRecGEL(TrainedAlgorithm):
 
     settings: FedRecGELSettings
 
-    name: ClassVar[str] = "fedrecgel"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedRecGELSettings
     about: ClassVar[About] = ABOUT["fedrecgel"]
     sums_minibatches: ClassVar[bool] = True

@@ -131,7 +131,6 @@ class GPFedRec(TrainedAlgorithm):
 
     settings: GPFedRecSettings
 
-    name: ClassVar[str] = "gpfedrec"
     settings_type: ClassVar[type[AlgorithmSettings]] = GPFedRecSettings
     about: ClassVar[About] = ABOUT["gpfedrec"]
     mixes_with: ClassVar[str] = _RECEIVED

@@ -329,7 +329,7 @@ class RoundSums:
         own = {name: total._change for name, total in self.tensors.items()}
         return own | {"": self._counts, "/steps": self._stopped}
 
-    def lie_in(self, parts: Mapping[str, torch.Tensor]) -> None:
+    def store_in(self, parts: Mapping[str, torch.Tensor]) -> None:
         """Continue in tensors of zeros like `parts`, which belong to the caller."""
         for name, total in self.tensors.items():
             total._change = parts[name]

@@ -49,7 +49,6 @@ from fedrec.algorithms.declarations import (
     SearchSpace,
     Uniform,
 )
-from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.individual import Mixture, Personal, UserUpdates, clusters_of
 from fedrec.algorithms.optimisers import Adam, Phase
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -92,7 +91,6 @@ class PerFedRec(TrainedAlgorithm):
 
     settings: PerFedRecSettings
 
-    name: ClassVar[str] = "perfedrec"
     settings_type: ClassVar[type[AlgorithmSettings]] = PerFedRecSettings
     about: ClassVar[About] = ABOUT["perfedrec"]
     inner_product: ClassVar[bool] = True
@@ -144,8 +142,8 @@ class PerFedRec(TrainedAlgorithm):
 
     def score(self, v: Values) -> torch.Tensor:
         """Return <p, (L + C + G) / 3>, or <p, G_i> without own tables."""
-        everybody = v.item_embedding
-        items = v.get(_OWN, everybody) + v.get(_CLUSTER, everybody) + everybody
+        shared = v.item_embedding
+        items = v.get(_OWN, shared) + v.get(_CLUSTER, shared) + shared
         return dot(items, v.user_embedding) / 3.0
 
     def loss(self, v: Values, batch: Batch) -> torch.Tensor:
@@ -160,11 +158,6 @@ class PerFedRec(TrainedAlgorithm):
         each = torch.nn.functional.softplus(scores[:, None] - scores[:, :, None])
         pairs = positive[:, :, None] * negative[:, None]
         return (each * pairs).sum((1, 2)) / pairs.sum((1, 2)).clamp(min=1e-12)
-
-    @property
-    def folding_pull(self) -> float:
-        """Weight of |p|^2 for a vector that nothing shrinks in training."""
-        return FOLDING_PULL
 
     def personalise(self, updates: UserUpdates) -> Personal:
         """Return the mean table of every user's cluster."""

@@ -52,7 +52,8 @@ trains p in Step 1.
 
 Noise (eq. 35). `noise_scale` is the paper's lambda: Laplace noise on every value of every upload.
 Its epsilon is S_u / lambda with S_u <= 2 w_u eta C (Lemma B.7). C is `gradient_clip`, which limits
-each minibatch's gradient of Q_u. `about.nominal_epsilon` explains why that is not a guarantee.
+each minibatch's gradient of Q_u. `settings_warnings.nominal_epsilon` explains why that is not a
+guarantee.
 """
 
 from __future__ import annotations
@@ -79,7 +80,6 @@ from fedrec.algorithms.declarations import (
     UploadNoise,
     Weight,
 )
-from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.optimisers import Adam, Phase
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.model.state import SharedState
@@ -186,7 +186,6 @@ class PFedCLR(TrainedAlgorithm):
 
     settings: PFedCLRSettings
 
-    name: ClassVar[str] = "pfedclr"
     settings_type: ClassVar[type[AlgorithmSettings]] = PFedCLRSettings
     about: ClassVar[About] = ABOUT["pfedclr"]
     inner_product: ClassVar[bool] = True
@@ -298,8 +297,3 @@ class PFedCLR(TrainedAlgorithm):
         if self.settings.variant != "clr":
             return scores + own["item_calibration"] @ vector
         return scores + own["item_factor"] @ (own["factor"] @ vector)
-
-    @property
-    def folding_pull(self) -> float:
-        """Weight of |p|^2 for a new user, whose A is zero."""
-        return FOLDING_PULL

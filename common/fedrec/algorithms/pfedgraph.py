@@ -50,7 +50,6 @@ from fedrec.algorithms.declarations import (
     SearchSpace,
     Weight,
 )
-from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.individual import Floats, Mixture, Personal, UserUpdates, cosines
 from fedrec.algorithms.optimisers import Adam, Phase
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -100,7 +99,6 @@ class PFedGraph(TrainedAlgorithm):
 
     settings: PFedGraphSettings
 
-    name: ClassVar[str] = "pfedgraph"
     settings_type: ClassVar[type[AlgorithmSettings]] = PFedGraphSettings
     about: ClassVar[About] = ABOUT["pfedgraph"]
     inner_product: ClassVar[bool] = True
@@ -159,11 +157,6 @@ class PFedGraph(TrainedAlgorithm):
         inner = (table * v[_ANCHOR]).sum((1, 2))
         cosine = inner / table.square().sum((1, 2)).clamp(min=1e-20).sqrt()
         return settings.weight * (cosine if settings.sign == "released" else -cosine)
-
-    @property
-    def folding_pull(self) -> float:
-        """Weight of |p|^2 for a vector that nothing shrinks in training."""
-        return FOLDING_PULL
 
     def personalise(self, updates: UserUpdates) -> Personal:
         """Return every user's mixture of tables, and the mixture of their directions."""

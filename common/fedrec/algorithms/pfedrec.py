@@ -62,7 +62,6 @@ from fedrec.algorithms.declarations import (
     SearchSpace,
     Uniform,
 )
-from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 
@@ -104,7 +103,6 @@ class PFedRec(TrainedAlgorithm):
 
     settings: PFedRecSettings
 
-    name: ClassVar[str] = "pfedrec"
     settings_type: ClassVar[type[AlgorithmSettings]] = PFedRecSettings
     about: ClassVar[About] = ABOUT["pfedrec"]
     inner_product: ClassVar[bool] = True
@@ -143,8 +141,3 @@ class PFedRec(TrainedAlgorithm):
     def score(self, v: Values) -> torch.Tensor:
         """Return <w, E_i> + c."""
         return dot(v.item_embedding, v.user_embedding) + v.user_bias[:, None]
-
-    @property
-    def folding_pull(self) -> float:
-        """Weight of |p|^2 for a head without its bias, which doesn't affect the order."""
-        return FOLDING_PULL

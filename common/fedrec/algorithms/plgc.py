@@ -247,7 +247,6 @@ class PLGC(Wrapper):
         own_tables: the user's own table for each shared or received table that is mixed with it.
     """
 
-    name: ClassVar[str] = "plgc"
     settings_type: ClassVar[type[AlgorithmSettings]] = PLGCSettings
     about: ClassVar[About] = ABOUT["plgc"]
 

@@ -83,16 +83,16 @@ def propose(
     if history >= LONG_HISTORY:
         dim = _size(shape.n_rows, _ROWS_PER_DIMENSION, _DIMENSIONS)
         chosen = (
-            f"Data with {LONG_HISTORY:g} interactions or more for the mean user was best served by "
-            "fedals in fedrec's figures."
+            "In fedrec's measurements, fedals was best on data with "
+            f"{LONG_HISTORY:g} interactions or more for the mean user."
         )
         sized = f"dim is {dim}: a sixteenth of the rows, from 64 to 256."
         values = {"algorithm.dim": dim}
         reasons = [*reasons, priced, chosen, sized]
         return Proposal(algorithm="fedals", values=values, reasons=tuple(reasons))
     chosen = (
-        f"Data with fewer than {LONG_HISTORY:g} interactions for the mean user was best served by "
-        "sketch in fedrec's figures."
+        "In fedrec's measurements, sketch was best on data with "
+        f"fewer than {LONG_HISTORY:g} interactions for the mean user."
     )
     sized = f"dim is {directions['algorithm.dim']}: a quarter of the rows, from 64 to 1024."
     reasons = [*reasons, priced, chosen, sized]

@@ -69,10 +69,10 @@ def _loaded(point: EntryPoint, *, taken: bool) -> type[Algorithm]:
         ) from error
     if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
         raise SettingsError(f"{about}, which is not a subclass of Algorithm.", remedy=remedy)
-    if kind.name != point.name or kind.settings_type.model_fields["name"].default != point.name:
+    if kind.name != point.name:
         raise SettingsError(
-            f"{about}, but its class or its settings have the name {kind.name!r}.",
-            remedy=f"Set `name` of both classes to the name of the entry point in {package}.",
+            f"{about}, but its settings have the name {kind.name!r}.",
+            remedy=f"Set `name` of the settings to the name of the entry point in {package}.",
         )
     # Otherwise, facts that an older package declares on its class, such as its exposure, would be
     # ignored.

@@ -173,7 +173,6 @@ class Candidate:
 class Sketch(Algorithm):
     """Sums along few directions and the model that follows. See the module's docstring."""
 
-    name: ClassVar[str] = "sketch"
     settings_type: ClassVar[type[AlgorithmSettings]] = SketchSettings
     about: ClassVar[About] = ABOUT["sketch"]
 
@@ -181,7 +180,7 @@ class Sketch(Algorithm):
 
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         super().__init__(settings, shapes)
-        # Of one version each: every round, and every candidate, needs them again.
+        # One version each, because every round and every candidate needs them again.
         self._directions: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
         self._low_rank: tuple[NDArray[np.float64], int, NDArray[np.float64]] | None = None
         self._weights: tuple[SharedState, SketchedWeights] | None = None
@@ -426,12 +425,12 @@ class Sketch(Algorithm):
         at_once = max(1, _VALUES_AT_ONCE // self.settings.dim)
         for begin in range(0, len(owner), at_once):
             part = slice(begin, begin + at_once)
-            who, item = owner[part], chunk.positives[part]
-            score = (vectors.index_select(0, who) * factor.index_select(0, item)).sum(-1)
+            user, item = owner[part], chunk.positives[part]
+            score = (vectors.index_select(0, user) * factor.index_select(0, item)).sum(-1)
             score = score * start.shared["scale"][item] + start.shared["own"][item]
             loss[part] = (1.0 - score - start.shared["popularity"][item]) ** 2
             if rounded is not None:
-                sums["product"].put(item, rounded.index_select(0, who))
+                sums["product"].put(item, rounded.index_select(0, user))
         total = torch.segment_reduce(loss, "sum", lengths=sizes, unsafe=True)
         return ChunkResult(loss=total / sizes.clamp(min=1), clipped=clipped)
 
@@ -468,7 +467,7 @@ class Sketch(Algorithm):
         if self._is_summed(shared):
             if GRADES not in change or float(shared.kept["choice"]) >= 0:
                 return shared
-            # The first of equals.
+            # Among equals, the first.
             return shared.with_tensors(choice=np.asarray(float(np.argmax(change[GRADES]))))
         scale = 1.0 / self._scale(drawn=not len(shared.kept["product"]))
         if self.shapes.noise is not None:

@@ -36,7 +36,7 @@ from pydantic import Field
 from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.batch import Batch, Values, cross_entropy
 from fedrec.algorithms.declarations import HOLDERS, TRAINED, AlgorithmSettings, UpdateTensor
-from fedrec.algorithms.folding import fold_in_vector
+from fedrec.algorithms.folding import FOLDING_PULL, fold_in_vector
 from fedrec.algorithms.individual import shown_tensors
 from fedrec.algorithms.optimisers import Optimiser, Phase
 from fedrec.errors import SettingsError
@@ -151,9 +151,10 @@ class TrainedAlgorithm(Algorithm):
     def folding_pull(self) -> float | None:
         """Weight of |p|^2 when `fedrec.algorithms.folding` fits p to the published table.
 
-        None for an algorithm whose users have more than such a vector.
+        None for an algorithm that scores otherwise, whose users have more than such a vector. A
+        bias of the user doesn't affect the order.
         """
-        return None
+        return FOLDING_PULL if self.inner_product else None
 
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]
@@ -409,7 +410,7 @@ class TrainedAlgorithm(Algorithm):
         from fedrec.tensor_products import one_thread
 
         n_active = len(start.active)
-        everybody = {
+        common = {
             entry.name: start.shared[entry.name][None]
             for entry in self.parameters
             if entry.name in start.shared
@@ -433,7 +434,7 @@ class TrainedAlgorithm(Algorithm):
                     rows = private[entry.name].index_select(0, place)
                     own[entry.name] = rows.index_select(1, start.active)
             with one_thread():
-                scores = self.score(self.seen(Values(everybody | own)))
+                scores = self.score(self.seen(Values(common | own)))
             end = min(n_users, begin + at_once)
             found[begin:end] = scores[: end - begin]
         return found

@@ -23,11 +23,11 @@ from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING
 
-import torch
-
 from fedrec.algorithms.optimisers import Sgd
 
 if TYPE_CHECKING:
+    import torch
+
     from fedrec.algorithms.algorithm import RoundStart
     from fedrec.algorithms.trained import TrainedAlgorithm
 
@@ -97,6 +97,8 @@ def shrinking(algorithm: TrainedAlgorithm, start: RoundStart) -> dict[str, torch
         ValueError: the algorithm has several phases, or several such optimisers for a table. Then
             the number of steps does not determine a row's value.
     """
+    import torch
+
     found: dict[str, torch.Tensor] = {}
     phases = algorithm.phases(start.scalars)
     n_steps = most_steps(algorithm)

@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny, ValidationError, field_validator
 
-from fedrec.algorithms.about import in_base
 from fedrec.algorithms.batch import Batch, Values
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UploadNoise
 from fedrec.algorithms.individual import Personal, UserUpdates
 from fedrec.algorithms.optimisers import Optimiser, Phase
 from fedrec.algorithms.registry import ALGORITHMS
+from fedrec.algorithms.settings_warnings import in_base
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.errors import SettingsError
 from fedrec.model.state import SharedState
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 if TYPE_CHECKING:
     import torch

@@ -48,7 +48,7 @@ def check(
         typer.Option(
             min=0,
             help="Number of clients per round for the cost estimate, which divides the data among "
-            "them. If 0, uses the plan's number, and takes the data for one client's data.",
+            "them. If 0, uses the plan's number and assumes that the data is one client's.",
         ),
     ] = 0,
     cells: CellsOf = "",
@@ -107,8 +107,9 @@ def check(
     from fedrec.plan.agreement import plan_fingerprint
     from fedrec.plan.cautions import protocol_cautions
     from fedrec.plan.layout import protection_of
-    from fedrec.plan.price import parameter_sets, price, warnings_for
+    from fedrec.plan.price import parameter_sets, price
     from fedrec.plan.privacy import noise_proposal, privacy_price, privacy_warnings
+    from fedrec.plan.settings_warnings import warnings_for
     from fedrec.plan.sizing import sizes
     from fedrec.plan.travelling_rows import cell_rows
     from fedrec.protection.rehearsal import check_summands
@@ -158,8 +159,8 @@ def check(
         warnings += tables_warnings(private)
     privacy = privacy_price(plan, n_items)
     warnings += privacy_warnings(plan, n_users)
-    everybody = n_users if users is not None and not _is_one_party(loaded.settings) else 0
-    proposal = noise_proposal(plan, n_items, everybody or plan.privacy.expected_users)
+    n_expected = n_users if users is not None and not _is_one_party(loaded.settings) else 0
+    proposal = noise_proposal(plan, n_items, n_expected or plan.privacy.expected_users)
     refusals = list(_refusals(loaded.settings, users, catalogue, clients, accept_exposure))
     if clients and found is not None:
         refusals += _refused(lambda: check_summands(protection_of(plan, n_items), clients))

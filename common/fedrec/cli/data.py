@@ -251,9 +251,9 @@ def _import_public(
         write_interactions(files[0], imported.interactions)
         Catalogue.load(imported.catalogue_path).save(files[1])
     names, minimum = [str(file) for file in files], imported.counts.minimum
-    everybody = imported.interactions.n_users
+    n_users = imported.interactions.n_users
     more = (
-        f"The files contain all {everybody} users. For the users that papers count, set "
+        f"The files contain all {n_users} users. For the users that papers count, set "
         f"data.minimum_interactions = {minimum}."
     )
     return Result(
@@ -267,13 +267,13 @@ def _import_public(
             "n_rows": imported.report.n_rows,
             "n_bad": imported.report.n_bad,
             "n_interactions": len(imported.interactions),
-            "n_users": everybody,
+            "n_users": n_users,
             "n_items": imported.interactions.n_items,
             "counted_minimum_interactions": minimum,
         },
         text=(
             f"{PUBLIC[name].title}, {imported.source_file}: {imported.counts}.",
-            *((more,) if everybody != imported.counts.users else ()),
+            *((more,) if n_users != imported.counts.users else ()),
             f"SHA-256 {imported.sha256}",
             *names,
         ),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.errors import SettingsError, Unreachable
+from fedrec.errors import KeysError, SettingsError, Unreachable
 from fedrec.listening import address_to_call, written_address
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ CellsOf = Annotated[
     typer.Option(
         CELLS,
         metavar="N|ROSTER",
-        help="Number of cells as a key authority makes them, or its roster. An item is trained if "
-        "enough users outside federation.corrupt_cells of the cells hold it.",
+        help="The cells: a number, or a key authority's roster. An item is trained if enough users "
+        "outside federation.corrupt_cells of the cells hold it.",
     ),
 ]
 
@@ -324,7 +324,13 @@ def open_admin_link(address: str, operator: Path | None) -> Iterator[AdminLink]:
     from fedrec.wire.admin_link import AdminLink
 
     if operator is None:
-        operator = next((path for path in _USUAL_PLACES if path.exists()), _USUAL_PLACES[0])
+        operator = next((path for path in _USUAL_PLACES if path.exists()), None)
+    if operator is None:
+        raise KeysError(
+            "There is no operator.pem here, nor in kits/authority.",
+            remedy="Set --operator to an operator's file. At the key authority, `fedrec provision "
+            "--operator NAME` makes one.",
+        )
     link = AdminLink(address, Credentials.load(operator, "--operator"))
     with closing(link):
         try:

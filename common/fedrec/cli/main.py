@@ -37,12 +37,12 @@ class _Output:
 
     def write(self, text: Any) -> int:
         """Write to the stream."""
-        with _told_if_lost(self._stream):
+        with _report_lost_output(self._stream):
             return int(self._stream.write(text))
 
     def flush(self) -> None:
         """Pass on what was written."""
-        with _told_if_lost(self._stream):
+        with _report_lost_output(self._stream):
             self._stream.flush()
 
     @property
@@ -79,7 +79,7 @@ def _fill_closed() -> None:
 
 
 @contextmanager
-def _told_if_lost(stream: Any) -> Iterator[None]:
+def _report_lost_output(stream: Any) -> Iterator[None]:
     if stream is None:
         raise OutputLost("Standard output is closed. Redirect it, as in >/dev/null.")
     try:

@@ -83,7 +83,7 @@ def member_rows(found: RunStatus) -> list[tuple[str, ...]]:
             _text(_STATES.get(one.state, one.state)),
             ago(found.now - one.heard) if one.heard else "-",
             _text(one.version) or "-",
-            str(one.model),
+            str(one.model) if one.heard else "-",
             f"round {one.last_counted}" if one.last_counted else "-",
             human_bytes(one.bytes_counted),
             _text(one.why),
@@ -196,11 +196,17 @@ def clients(
     with open_admin_link(address, operator) as link:
         found = link.status()
     more = found.clients_in_roster - len(found.members)
+    note = f"and {count_of(more, 'more client')}" if more > 0 else ""
+    if not found.members:
+        awaited = found.waits_for or "clients"
+        note = f"No client is a member yet. The coordinator waits for {awaited}."
+        if more:
+            note = "This coordinator has an earlier release, which doesn't report its clients."
     return Result(
         content={"now": found.now, "members": [asdict(one) for one in found.members]},
         text=(
-            TextTable(rows=member_rows(found), headers=MEMBER_HEADERS),
-            *((f"and {count_of(more, 'more client')}",) if more > 0 else ()),
+            *((TextTable(rows=member_rows(found), headers=MEMBER_HEADERS),) * bool(found.members)),
+            *((note,) if note else ()),
         ),
     )
 

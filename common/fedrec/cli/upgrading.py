@@ -58,6 +58,10 @@ _BACKUP_STAYS = (
     f"{BACKUP_FILE} is from a conversion. The next published round deletes it. If no round "
     "follows, delete it."
 )
+_UNSTOPPED = (
+    "Its coordinator runs or was killed, so the format may be out of date. Stop the coordinator, "
+    "or start and stop it, to see the present format."
+)
 Outcome = Literal["reads", "converts", "refuses"]
 
 
@@ -186,6 +190,8 @@ def _coordinator(folder: Path) -> Outlook:
         outcome, notes = "refuses", (_refusal(found, own, f"{folder}", _NEXT_RUN),)
     elif outcome == "converts" and (why := _changed_in_kit(folder.parent)):
         outcome, notes = "refuses", (f"Its run can't continue with this release: {why}.",)
+    if (folder / f"{COORDINATOR_DATABASE}-wal").exists():
+        notes = (*notes, _UNSTOPPED)
     return Outlook(
         path=str(folder),
         what="coordinator's state",
@@ -243,7 +249,7 @@ def _of_run(number: int, run: Records, own: Records, *, is_client: bool) -> Iter
     pin = json.loads(run["pin"])
     if number == _OTHER_WIRE:
         yield (
-            f"Run {pin['run']} can't continue: its statements are signed in the words of wire "
+            f"Run {pin['run']} can't continue: its statements are signed in the form of wire "
             "protocol 7. Start the next run with --new-run. Spent privacy stays counted."
         )
         return
@@ -285,7 +291,7 @@ def _asked(plan: Plan, roster: Roster) -> Iterator[str]:
     try:
         check_member_exposure(plan, n_cells=n_cells, floor=1, accepted=False)
     except RefusedError as error:
-        yield f"It asks for consent, if its settings don't say it. {error}"
+        yield f"It asks for consent, unless its settings give it. {error}"
 
 
 def _keys(folder: Path) -> Outlook:

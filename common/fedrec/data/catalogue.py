@@ -74,8 +74,9 @@ class Catalogue(Tabular):
         return f"Catalogue({len(self):,} items, version {self.version}, {titles})"
 
     def _repr_html_(self) -> str:
-        rows = zip(self.item_ids, self.titles, strict=True)
-        return html_table(("item", "title"), rows, caption=repr(self))
+        columns = (self.item_ids, *([self.titles] if any(self.titles) else []))
+        names = ("item", "title")[: len(columns)]
+        return html_table(names, zip(*columns, strict=True), caption=repr(self), most=10)
 
     @classmethod
     def of(

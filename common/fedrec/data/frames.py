@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.data.reading import usual_columns
 from fedrec.errors import DataError
+
+
+@runtime_checkable
+class DataFrame(Protocol):
+    """A frame of pandas or polars, or a table of pyarrow."""
+
+    @property
+    def columns(self) -> Any:
+        """The columns, or their names."""
+
+    def __getitem__(self, name: Any, /) -> Any:
+        """Return a column."""
 
 
 def object_column(ids: Iterable[object]) -> NDArray[np.object_]:
@@ -20,20 +32,61 @@ def object_column(ids: Iterable[object]) -> NDArray[np.object_]:
     return column
 
 
-def chosen_column(names: list[str], role: str, wanted: str | None, *, needed: bool = True) -> Any:
+def column_names(frame: Any) -> list[Any]:
+    """Return the names of a frame's columns, which are numbers in pandas without a header.
+
+    Raises:
+        DataError: it is not a frame.
+    """
+    names = getattr(frame, "column_names", getattr(frame, "columns", None))
+    if names is None:
+        raise DataError(
+            f"frame is of type {type(frame).__name__}, expected a frame of pandas or polars, or a "
+            "table of pyarrow.",
+            remedy="Use load_data for a file, Interactions.from_arrays for arrays or lists, and "
+            "Interactions.from_scipy for a sparse matrix.",
+        )
+    return list(names)
+
+
+def are_rated(column: Any, minimum_rating: float) -> NDArray[np.bool_]:
+    """Return which rows have at least this rating. Missing ratings have not.
+
+    Raises:
+        DataError: ratings or their minimum are not numbers.
+    """
+    try:
+        return np.asarray(np.asarray(column.to_numpy(), dtype=np.float64) >= minimum_rating)
+    except (TypeError, ValueError):
+        raise DataError(
+            f"Ratings can't be compared with minimum_rating={minimum_rating!r}: they must be "
+            "numbers.",
+            remedy="Convert the column (pandas.to_numeric does), or pass another one as "
+            "rating_column.",
+        ) from None
+
+
+def chosen_column(
+    names: list[Any], role: str, wanted: str | int | None, *, needed: bool = True
+) -> Any:
     """Return the column of a role in a frame, or None if there is none and it is not needed.
 
     Raises:
         DataError: it is missing, or several could be meant.
     """
-    usual = usual_columns(role, names) if wanted is None else [wanted] * names.count(wanted)
-    if len(usual) == 1 or not (usual or needed or wanted):
+    texts = [str(name) for name in names]
+    usual = (
+        usual_columns(role, texts)
+        if wanted is None
+        else [name for name, text in zip(names, texts, strict=True) if text == str(wanted)]
+    )
+    if len(usual) == 1 or not (usual or needed or wanted is not None):
         return usual[0] if usual else None
     found = "several columns that could be" if usual else "no column for"
     if wanted is not None:
-        found = f"{len(usual) or 'no'} columns {wanted!r} for"
+        found = f"{len(usual)} columns {wanted!r} for" if usual else f"no column {wanted!r} for"
     raise DataError(
-        f"The frame has {found} the {role}. Its columns are {', '.join(names[:20])}.",
+        f"The frame has {found} the {role}. Its columns are {', '.join(texts[:20])}.",
         remedy=f"Name the column with {role}_column.",
     )
 
@@ -54,7 +107,8 @@ def times_in(column: Any) -> NDArray[Any]:
         raise DataError(
             f"The times are of type {type(values[0]).__name__}, expected integers or points in "
             "time.",
-            remedy="Convert the column, or pass another one as timestamp_column.",
+            remedy="Convert the column (pandas.to_datetime does), or pass another one as "
+            "timestamp_column.",
         ) from None
 
 

@@ -104,13 +104,13 @@ def possible_roles(columns: Sequence[Column], given: Choice) -> list[dict[str, i
     Returns:
         No reading if none fits or too many do.
     """
-    whens = given.get("timestamp") or ()
-    times = [each for each in whens if each.kind in _TIMES] or whens or _times(columns)
+    candidates = given.get("timestamp") or ()
+    times = [each for each in candidates if each.kind in _TIMES] or candidates or _times(columns)
     ratings = given.get("rating") or _ratings(columns)
     found: list[dict[str, int]] = []
     for user, item in _pairs(columns, given, times):
         taken = (user, item)
-        moments: list[Column | None] = [*_whens(times, taken)]
+        moments: list[Column | None] = [*_time_candidates(times, taken)]
         rates: list[Column | None] = [
             each
             for each in ratings
@@ -124,7 +124,7 @@ def possible_roles(columns: Sequence[Column], given: Choice) -> list[dict[str, i
     return found if len(found) <= _MOST_READINGS else []
 
 
-def _whens(times: Sequence[Column], ids: tuple[Column, Column]) -> list[Column]:
+def _time_candidates(times: Sequence[Column], ids: tuple[Column, Column]) -> list[Column]:
     """Return the columns that may be times, other than attributes of the user or the item."""
     left = [each for each in times if each not in ids]
     own = [each for each in left if not any(column.determines(each) for column in ids)]

@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.data.frames import chosen_column, object_column, times_in, whole_times
+from fedrec.data.frames import (
+    DataFrame,
+    are_rated,
+    chosen_column,
+    column_names,
+    object_column,
+    times_in,
+    whole_times,
+)
 from fedrec.errors import DataError
 from fedrec.ids import digest, id_text
 from fedrec.showing import Tabular, bars, html_table
@@ -134,18 +142,18 @@ class Interactions(Tabular):
     @classmethod
     def from_frame(
         cls,
-        frame: Any,
+        frame: DataFrame,
         *,
-        user_column: str | None = None,
-        item_column: str | None = None,
-        timestamp_column: str | None = None,
-        rating_column: str | None = None,
+        user_column: str | int | None = None,
+        item_column: str | int | None = None,
+        timestamp_column: str | int | None = None,
+        rating_column: str | int | None = None,
         minimum_rating: float | None = None,
     ) -> Interactions:
         """Build interactions from a frame of pandas or polars, or from a table of pyarrow.
 
         Columns are found by the usual names, such as user_id, item_id, timestamp and rating. Name
-        others by `user_column` and so on.
+        others by `user_column` and so on. Without a header, pandas names them by numbers.
 
         Args:
             minimum_rating: leave out rows with a lower rating. If omitted, every row counts.
@@ -153,8 +161,7 @@ class Interactions(Tabular):
         Raises:
             DataError: a column is missing, several could be meant, or values cannot be used.
         """
-        listed = getattr(frame, "column_names", None)
-        names = [str(name) for name in (frame.columns if listed is None else listed)]
+        names = column_names(frame)
         user = chosen_column(names, "user", user_column)
         item = chosen_column(names, "item", item_column)
         when = chosen_column(names, "timestamp", timestamp_column, needed=False)
@@ -166,7 +173,7 @@ class Interactions(Tabular):
         if minimum_rating is None:
             return found
         rating = chosen_column(names, "rating", rating_column)
-        return found.take(np.asarray(frame[rating].to_numpy()) >= minimum_rating)
+        return found.take(are_rated(frame[rating], minimum_rating))
 
     @classmethod
     def from_scipy(
@@ -215,8 +222,9 @@ class Interactions(Tabular):
     def _repr_html_(self) -> str:
         summary = describe(self)
         rows = [
-            (name.replace("_", " "), f"{getattr(summary, name):,.4g}")
+            (name.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value:,.4g}")
             for name in summary.__dataclass_fields__
+            for value in (getattr(summary, name),)
         ]
         figure = bars(_by_activity(self), caption="users by their number of interactions")
         return html_table(("", ""), rows, caption=repr(self)) + figure
@@ -322,12 +330,18 @@ def _id_column(name: str, values: object) -> NDArray[np.object_]:
         column = object_column(ids)
     foreign = sorted(kind.__name__ for kind in set(map(type, ids)) if not issubclass(kind, str))
     if foreign:
+        row = next(row for row, id_ in enumerate(ids) if not isinstance(id_, str))
         raise DataError(
-            f"{name} contains values of type {', '.join(foreign)}, expected strings or integers.",
-            remedy="Convert them, and leave out rows without an id.",
+            f"{name} contains values of type {', '.join(foreign)}, expected strings or integers. "
+            f"Row {row}, counted from 0, has {ids[row]!r}.",
+            remedy="Leave out rows without an id (dropna in pandas), and convert the others "
+            "(astype(int) or astype(str)).",
         )
     if "" in ids:
-        raise DataError(f"{name} contains an empty id, first in row {ids.index('')}.")
+        raise DataError(
+            f"{name} contains an empty id, first in row {ids.index('')}, counted from 0.",
+            remedy="Leave out rows without an id.",
+        )
     column.flags.writeable = False
     return column
 

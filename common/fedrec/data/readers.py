@@ -214,7 +214,7 @@ def _refuse_unusable(found: Gathered, report: ReadReport, reading: Reading) -> N
     if report.n_bad and (reading.strict or not (usable or report.n_below_rating)):
         listed = report.bad_rows[:_SHOWN_ROWS]
         more = ", ..." if report.n_bad > len(listed) else ""
-        remedy, readings = _way_out(found, report, reading)
+        remedy, readings = _remedy_for(found, report, reading)
         raise DataError(
             f"{report.path}, read as {report.layout}: {report.n_bad} of {report.n_rows} rows are "
             "bad. " + " ".join(f"Line {bad.line}: {bad.reason}." for bad in listed) + more,
@@ -230,7 +230,7 @@ def _refuse_unusable(found: Gathered, report: ReadReport, reading: Reading) -> N
         )
 
 
-def _way_out(
+def _remedy_for(
     found: Gathered, report: ReadReport, reading: Reading
 ) -> tuple[str, list[dict[str, str | None]]]:
     """Return the remedy for bad rows, and the settings that may help."""

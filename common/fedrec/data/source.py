@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.column_kinds import Column, is_named_as_id, role_told
 from fedrec.data.fetching import DATASETS
+from fedrec.data.frames import DataFrame
 from fedrec.data.interactions import Interactions
 from fedrec.data.public import PUBLIC, cached_path, require_if_public
 from fedrec.data.readers import ReadReport, read_interactions, try_reading
@@ -330,20 +331,37 @@ def read_users(
     return divide(kept, items), items
 
 
-def load_data(source: str | Path | Interactions, **reading: object) -> tuple[UserSplit, Catalogue]:
+def split_given(
+    source: Interactions | DataFrame, data: DataSettings, catalogue: Catalogue | None = None
+) -> tuple[UserSplit, Catalogue]:
+    """Split interactions, or those of a frame whose columns `data` names. See `leave_one_out`.
+
+    Raises:
+        DataError: the frame or the catalogue cannot be used.
+        CatalogueMismatch: some items are outside the catalogue.
+    """
+    if not isinstance(source, Interactions):
+        source = Interactions.from_frame(source, **{name: getattr(data, name) for name in _COLUMNS})
+    kept, items = kept_and_items(source, data, catalogue)
+    return leave_one_out(kept, items), items
+
+
+def load_data(
+    source: str | Path | Interactions | DataFrame, **reading: object
+) -> tuple[UserSplit, Catalogue]:
     """Read interactions for research from a file or a public data set, or split given ones.
 
     ``load_data("ml-100k")`` downloads MovieLens 100K into the cache if needed. The other public
-    data sets are there after `fedrec data import`. ``load_data(Interactions.from_frame(frame))``
-    takes a frame.
+    data sets are there after `fedrec data import`. ``load_data(frame)`` takes a frame of pandas or
+    polars, or a table of pyarrow.
 
     Rows that cannot be read and ids that look wrong are warnings.
 
     Args:
-        source: a file, ``-`` for standard input, a name in `PUBLIC`, or interactions.
+        source: a file, ``-`` for standard input, a name in `PUBLIC`, a frame, or interactions.
         reading: further settings of the section `data`, such as ``minimum_rating=4``. Only
             `minimum_interactions`, `minimum_item_interactions` and `catalogue` apply to
-            interactions.
+            interactions. A frame also takes the names of its columns and `minimum_rating`.
 
     Returns:
         The users' items, with the last one held out for test and the one before it for validation,
@@ -354,9 +372,15 @@ def load_data(source: str | Path | Interactions, **reading: object) -> tuple[Use
         DataError: the file cannot be used, or the data set is not there.
     """
     try:
-        if isinstance(source, Interactions):
-            kept, items = kept_and_items(source, _reading_of(reading, known=_OF_INTERACTIONS))
-            return leave_one_out(kept, items), items
+        if isinstance(source, Interactions | DataFrame):
+            known = _OF_INTERACTIONS if isinstance(source, Interactions) else _OF_FRAME
+            return split_given(source, _reading_of(reading, known=known))
+        if not isinstance(source, str | Path):
+            raise SettingsError(
+                f"source is of type {type(source).__name__}, expected a path, a data set's name, a "
+                "frame or interactions.",
+                remedy="For arrays, use load_data(Interactions.from_arrays(users, items)).",
+            )
         path = Path(source).expanduser()
         if str(source) in PUBLIC and not path.exists():
             name = str(source)
@@ -364,11 +388,15 @@ def load_data(source: str | Path | Interactions, **reading: object) -> tuple[Use
         data = _reading_of({"path": str(path), **reading})
         return read_users(data, reader="load_data", warn=True)
     except DataError as error:
-        shown = "interactions" if isinstance(source, Interactions) else repr(str(source))
+        shown = "interactions" if isinstance(source, Interactions) else "frame"
+        if isinstance(source, str | Path):
+            shown = repr(str(source))
         raise _in_python(error, shown, reading) from None
 
 
+_COLUMNS = (*(f"{role}_column" for role in ROLES), "minimum_rating")
 _OF_INTERACTIONS = ("minimum_interactions", "minimum_item_interactions", "catalogue")
+_OF_FRAME = (*_OF_INTERACTIONS, *_COLUMNS)
 _AS_ARGUMENTS = tuple(DataSettings.model_fields)
 
 
@@ -384,7 +412,10 @@ def _reading_of(
     if unknown:
         raise SettingsError(
             f"There is no argument {unknown[0]!r}.",
-            remedy=f"The arguments for reading are {', '.join(known)}.",
+            remedy=f"The arguments for reading are {', '.join(known)}."
+            if unknown[0] not in _AS_ARGUMENTS
+            else f"For data in memory, load_data only takes {', '.join(known)}. "
+            "Interactions.from_frame takes columns and minimum_rating.",
         )
     try:
         return DataSettings.model_validate(dict(given), strict=True)

@@ -55,7 +55,8 @@ class UserSplit:
             for power in np.unique(active).tolist()
         }
         figure = bars(groups, caption="users by their number of training items")
-        return html_table(("", "number"), self._counts(), caption="UserSplit") + figure
+        counts = [(what, f"{count:,}") for what, count in self._counts()]
+        return html_table(("", "number"), counts, caption="UserSplit") + figure
 
     def _counts(self) -> list[tuple[str, int]]:
         return [
@@ -133,8 +134,8 @@ class UserSplit:
 
     def whole(self) -> UserSplit:
         """Return the same users with their held-out items added to the training items."""
-        everybody = np.arange(len(self), dtype=np.int64)
-        owner = np.concatenate([self.train_owner, everybody, everybody])
+        each_user = np.arange(len(self), dtype=np.int64)
+        owner = np.concatenate([self.train_owner, each_user, each_user])
         items = np.concatenate([self.train_items, self.validation_items, self.test_items])
         return _all_for_training(self.user_ids, owner[items != NO_ITEM], items[items != NO_ITEM])
 

@@ -39,8 +39,8 @@ Table = Literal["run", "client"]
 Records = Mapping[str, bytes]
 
 _ANEW = (
-    "start with a new state folder, which knows neither the run nor the privacy that users have "
-    "spent"
+    "start with a new state folder, which has no record of the run or of the privacy that users "
+    "have spent"
 )
 _DAMAGED = "Restore the state folder from a backup, or start again with an empty one."
 _OLDER = (
@@ -302,7 +302,7 @@ def _older_run(path: Path, raw: bytes) -> Records:
         raise damaged(path, OLDER_FILE)
     fields = json.loads(lines[1])
     if _older_number(lines[0]) == 9:
-        # Signed in the words of wire protocol 7, it proves nothing to a peer. The run can't
+        # It is signed in the form of wire protocol 7, so no peer can verify it. The run can't
         # continue, and spent privacy, counted data and left runs go into the next one.
         fields["statement"] = None
     if fields.get("best") and "score" in fields["best"]:

@@ -248,5 +248,5 @@ def _lost(folder: Path, files: list[str]) -> StorageError:
         f"{folder / STATE_FILE} is missing or records no run, but {len(files)} files of one exist, "
         f"such as {files[0]}.",
         remedy="Nothing was changed or deleted. Restore the whole folder from a backup. Or start "
-        "with a new state folder, which doesn't know the privacy that users have spent.",
+        "with a new state folder, which has no record of the privacy that users have spent.",
     )

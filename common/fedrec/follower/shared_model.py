@@ -190,9 +190,9 @@ class SharedModel:
         """
         measured = metrics.astype("<i8").tobytes()
         self._store.publish(round_id, self._parts(shared), metrics=measured, statement=statement)
-        self._go_on_from(round_id, shared, metrics)
+        self._continue_from(round_id, shared, metrics)
 
-    def _go_on_from(
+    def _continue_from(
         self, round_id: RoundId, shared: SharedState, metrics: NDArray[np.int64]
     ) -> None:
         """Make the committed version the present one (see `publish`)."""

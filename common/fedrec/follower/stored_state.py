@@ -224,9 +224,10 @@ class StoredState(Record):
         if changed:
             raise PlanMismatch(
                 f"{folder} does not match run {pin.run}: {' and '.join(changed)} changed.",
-                remedy="Check client.state (--state) and data.path (--data). Restore what was "
-                "changed (the data file's users, the catalogue or the plan), or start with "
-                "a new state folder.",
+                remedy="Check client.state (--state) and data.path (--data), and restore the data "
+                "file's users, the catalogue or the plan. If the change is intended, it takes "
+                "effect in the next run: once the coordinator has one, start with --new-run in "
+                "this folder, which keeps what was sent about users.",
             )
         if epoch < self.epoch:
             raise epoch_went_back(self.epoch, epoch)
@@ -301,7 +302,8 @@ def _check_leaving(
     if not new_run:
         raise PlanMismatch(
             f"{folder} belongs to run {stored.pin.run}, but the coordinator runs {pin.run}.",
-            remedy="Start with a new state folder, or give --new-run to leave the old run.",
+            remedy="Give --new-run to leave the old run. It keeps this folder's keys and what was "
+            "sent about users. A new state folder knows neither.",
         )
 
 

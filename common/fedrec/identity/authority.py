@@ -14,7 +14,6 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedrec.identity.cell_rules import check
 from fedrec.identity.cells import Partition
 from fedrec.identity.certificates import Issuer, certificate_sha256
 from fedrec.identity.document import (
@@ -34,7 +33,7 @@ from fedrec.identity.epoch_secrets import (
     wrapping_context,
 )
 from fedrec.identity.public import PublicIdentity
-from fedrec.identity.roster import Roster
+from fedrec.identity.roster import Roster, check_cells
 from fedrec.identity.sealing import KEY_BYTES, seal, wrap
 from fedrec.identity.secret import Secret
 
@@ -163,7 +162,7 @@ class Authority(Secret):
             previous=b"" if previous is None else previous.digest(),
             partition=partition or Partition(),
         )
-        check(previous, unsigned)
+        check_cells(previous, unsigned)
         roster = replace(unsigned, signature=self._signing_key.sign(unsigned.statement()))
         wrapped_keys = {
             holder.client_id: wrap(

@@ -103,7 +103,7 @@ class Cell:
         return (*self.core, *self.guests)
 
     @property
-    def everybody(self) -> tuple[ClientId, ...]:
+    def all_clients(self) -> tuple[ClientId, ...]:
         """Current and former members."""
         return (*self.members, *self.left)
 

@@ -111,7 +111,7 @@ class BlockFolder:
             return place, here + shutil.disk_usage(place).free
 
     def take_in(self, file: Path, n_bytes: int) -> str:
-        """Move a finished file into the folder and return its name, in use until `let_go`.
+        """Move a finished file into the folder and return its name, in use until `release`.
 
         Args:
             n_bytes: its size, to which it is filled up with zeros.
@@ -166,7 +166,7 @@ class BlockFolder:
         with self._lock:
             self._live.update(own)
         # The callback keeps this folder's object as long as the table is used.
-        weakref.finalize(table, self.let_go, own)
+        weakref.finalize(table, self.release, own)
         return table
 
     def check(self, name: str) -> None:
@@ -217,11 +217,11 @@ class BlockFolder:
                 del _FOLDERS[self._path or Path()]
 
     def hold(self, name: str) -> None:
-        """Count names as in use, until `let_go`. A writer may also use a name."""
+        """Count names as in use, until `release`. A writer may also use a name."""
         with self._lock:
             self._live[name] += 1
 
-    def let_go(self, names: Sequence[str]) -> None:
+    def release(self, names: Sequence[str]) -> None:
         """Release names, once each, and delete blocks that are no longer needed."""
         # A forked child has copies of the tables and must not delete anything.
         if os.getpid() != self._owner:

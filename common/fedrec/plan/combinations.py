@@ -179,10 +179,10 @@ def _needs(plan: Plan) -> Iterator[Conflict]:
             )
 
 
-def _everybody(plan: Plan) -> Iterator[Conflict]:
+def _all_clients(plan: Plan) -> Iterator[Conflict]:
     """Refuse rounds with a part of the users or clients if their sums must cover all of them."""
     rounds = plan.rounds
-    reason = about_algorithm(plan).needs_everybody
+    reason = about_algorithm(plan).needs_all_clients
     if callable(reason):
         reason = reason(plan.algorithm)
     if not reason:
@@ -356,7 +356,7 @@ _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _base,
     _rank,
     _needs,
-    _everybody,
+    _all_clients,
     _sections,
     _indices,
     _unused,

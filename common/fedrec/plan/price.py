@@ -1,4 +1,4 @@
-"""The price of a run before it starts, and warnings about its settings."""
+"""The price of a run before it starts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.tables import BLOCKS, room_on_disk, table_bytes
-from fedrec.plan.algorithm import about_algorithm, algorithm_of, algorithm_warnings
-from fedrec.plan.exposure import SAFE_FLOOR, exposure_of, raised_counts
+from fedrec.plan.algorithm import about_algorithm, algorithm_of
 from fedrec.plan.layout import (
     Layout,
     dense_values,
@@ -22,16 +21,14 @@ from fedrec.plan.layout import (
     protection_of,
     vector_spec,
 )
-from fedrec.plan.privacy import honesty_statements
 from fedrec.plan.protections import (
-    DECRYPTION_SECONDS,
     AskedRound,
     Facts,
     Price,
     about_protection,
     opening_seconds,
 )
-from fedrec.plan.schema import Plan, users_with_room
+from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import padded_rows
 from fedrec.protection import (
     PROTECTIONS,
@@ -41,13 +38,12 @@ from fedrec.protection import (
     VectorSpec,
 )
 from fedrec.protection.encryption_parameters import security_bits
-from fedrec.updates import UPDATES, PaperNumbers
+from fedrec.updates import PaperNumbers
 
 if TYPE_CHECKING:
     from fedrec.algorithms import Algorithm
 
 FLOAT_BYTES = 4
-_LEAST_SECURITY_BITS = 128
 
 
 class RunFacts(TypedDict):
@@ -106,9 +102,9 @@ def price(
         SettingsError: when the protection cannot sum what the plan asks for.
     """
     planned, largest = protection_of(plan, n_items), Layout.largest(plan, n_items)
-    n_clients = n_clients or _asked(plan)
+    n_clients = n_clients or asked_clients(plan)
     n_rounds = plan.rounds.published
-    steps = about_protection(planned.name).steps_price(_asked_round(plan, n_clients))
+    steps = about_protection(planned.name).steps_price(asked_round(plan, n_clients))
 
     def of_round(layout: Layout) -> Price[Mapping[str, object]]:
         return _round_price(plan, planned, layout.vector_spec, n_clients, steps)
@@ -274,13 +270,13 @@ def private_price(
     )
 
 
-def _asked(plan: Plan) -> int:
+def asked_clients(plan: Plan) -> int:
     """Return the number of clients in a round, as far as the plan determines it."""
     cells = plan.rounds.cells_per_round * max(FEWEST_IN_CELL, plan.rounds.minimum_summands)
     return plan.rounds.clients_per_round or max(cells, plan.rounds.minimum_clients)
 
 
-def _asked_round(plan: Plan, n_clients: int) -> AskedRound:
+def asked_round(plan: Plan, n_clients: int) -> AskedRound:
     """Return the facts about a round of this many clients that a protection needs."""
 
     def changes(maximum_users: int, fraction_bits: int) -> VectorSpec:
@@ -390,153 +386,3 @@ def _most_modulus_bits(degree: int) -> int:
     while security_bits(degree, bits + 1):
         bits += 1
     return bits
-
-
-def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int = 0) -> list[str]:
-    """Return warnings for a person that is about to use these settings.
-
-    Args:
-        plan: the shared settings.
-        n_users: users in this machine's data, or 0 if unknown.
-        n_items: size of the catalogue, or 0 if unknown.
-        n_clients: clients in each round, by default the number in the plan.
-    """
-    exposed = exposure_of(plan)
-    found = [
-        *algorithm_warnings(plan, n_items),
-        *UPDATES[plan.update.structure].warnings(plan.update),
-        *_index_warnings(plan),
-    ]
-    if n_users > plan.federation.maximum_users:
-        found.append(
-            f"federation.maximum_users = {plan.federation.maximum_users}, but data.path has "
-            f"{n_users} users: neither a simulation nor a client with this data can start. Set "
-            f"it to {users_with_room(n_users)}."
-        )
-    kind = PROTECTIONS[plan.protection.name]
-    found += about_protection(kind.name).warnings(_asked_round(plan, n_clients or _asked(plan)))
-    if kind.needs_reveal:
-        found += _key_holder_warnings(plan)
-    found += _key_warnings(plan, n_items)
-    found += _row_warnings(plan, n_items)
-    found += _member_warnings(plan)
-    if exposed:
-        who = "The coordinator" if plan.update.indices == "clear" else "It"
-        found.append(
-            f"{who} reads {exposed}. Every command for this plan is refused without "
-            "--accept-exposure, for the coordinator and each client separately."
-        )
-    if algorithm_of(plan, 1).personalises:
-        found.append(
-            f"{plan.algorithm.name} makes a model for each user from all updates, one by one. Over "
-            "gRPC every client is one user. `fedrec simulate` takes all users in one process."
-        )
-    if plan.evaluation.protocol == "paper":
-        found.append(
-            'evaluation.protocol = "paper" leaks the held-out items through the negatives. A '
-            "scorer that only counts the negatives of 30 rounds, without learning, reaches HR@10 "
-            ".96 and NDCG@10 .80 on MovieLens-100K. Use it only to reproduce published tables, "
-            'and "full" to measure.'
-        )
-    if plan.federation.minimum_item_users == 1:
-        found.append(
-            "federation.minimum_item_users = 1: the row of an item with one holder is that user's "
-            "data, readable by every client. Set it to 10."
-        )
-    return found
-
-
-def _member_warnings(plan: Plan) -> list[str]:
-    """Describe what a member with changed software can do about rare items, and the remedy."""
-    raised = raised_counts(plan, 1)
-    if not raised:
-        return []
-    size = 2 * max(FEWEST_IN_CELL, plan.rounds.minimum_summands)
-    where = f"With fewer than {size} clients, which are one cell, " * plan.authority_opens
-    words = f"{where}{raised}"
-    return [
-        f"{words[0].upper()}{words[1:]} The only remedy is client.minimum_own_item_users = "
-        f"{SAFE_FLOOR} or more at the other clients, which suits clients with many users."
-    ]
-
-
-def _row_warnings(plan: Plan, n_items: int) -> list[str]:
-    """Warn that the count may leave too many items for the algorithm."""
-    if not n_items or plan.privacy.mechanism != "none":
-        return []
-    try:
-        Layout.of(plan, padded_rows(n_items))
-    except SettingsError as error:
-        return [
-            f"If enough users hold every item, the run is refused after the count: {error.message} "
-            f"{error.remedy} The price assumes as many rows as are supported."
-        ]
-    return []
-
-
-def _key_holder_warnings(plan: Plan) -> list[str]:
-    """Describe the trust that the holder of the key requires."""
-    if not plan.authority_opens:
-        return [
-            'protection.key_holder = "members", the '
-            "papers' protocol: all clients hold the same secret key and are assumed to be honest "
-            "but curious, like the coordinator. One client that colludes with it can open every "
-            "update. The coordinator's sums are not checked, and the sums of two rounds may "
-            "differ by one client's update. If that is not enough, set protection.key_holder = "
-            '"authority".'
-        ]
-    return [
-        "The key authority alone holds the secret key. It reads every sum, and every update if it "
-        "colludes with the coordinator. Clients cannot open anything. Every closed round waits for "
-        "`fedrec keys authority run`, as long as it takes.",
-        *honesty_statements(plan),
-    ]
-
-
-def _key_warnings(plan: Plan, n_items: int) -> list[str]:
-    """Warn about weak or slow keys whose modulus must not be factored."""
-    kind, preset = PROTECTIONS[plan.protection.name], plan.protection.preset
-    try:
-        chosen = kind.plan(vector_spec(plan, max(1, n_items)), preset=preset)
-    except SettingsError:
-        # A caller that needs the price gets the reason for its absence.
-        return []
-    found = []
-    if chosen.key_bits and chosen.security_bits < _LEAST_SECURITY_BITS:
-        found.append(
-            f'protection.preset = "{chosen.preset}": a key of {chosen.key_bits} bits has '
-            f"{chosen.security_bits} bits of security, and every other set at least "
-            f'{_LEAST_SECURITY_BITS}. Use "{kind.presets[0]}" for anything but experiments.'
-        )
-    seconds = chosen.n_blocks * DECRYPTION_SECONDS
-    if (
-        n_items
-        and chosen.key_bits
-        and not chosen.entries
-        and not plan.authority_opens
-        and seconds > plan.rounds.report_seconds
-    ):
-        found.append(
-            f"Every client decrypts {chosen.n_blocks} ciphertexts in a round, which takes a slow "
-            f"machine {seconds:.0f} seconds. rounds.report_seconds is "
-            f"{plan.rounds.report_seconds:g}, after which the round is shown without its metrics. "
-            "Set it higher."
-        )
-    return found
-
-
-def _index_warnings(plan: Plan) -> list[str]:
-    """Describe what the paper's structure reveals by indices, and whether this plan sends them."""
-    clear = UPDATES[plan.update.structure].clear_indices
-    if not clear:
-        return []
-    if plan.update.indices == "clear":
-        return [
-            'update.indices = "clear": values are encrypted, indices are not. `fedrec audit '
-            "--only indices` measures on your data how much of a history they reveal."
-        ]
-    return [
-        f'update.structure = "{plan.update.structure}": its paper sends {clear}, in the clear. '
-        "fedrec sends no index: zeros travel with the rest of the vector. `fedrec audit "
-        "--only indices` measures on your data what indices would reveal."
-    ]

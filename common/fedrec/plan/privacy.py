@@ -357,7 +357,7 @@ def privacy_warnings(plan: Plan, n_users: int) -> list[str]:
     if mechanism.epsilon > 10:
         found.append(
             f"privacy.epsilon is {mechanism.epsilon:g}: an attacker that guesses whether a user "
-            "took part may be right almost always. Meaningful promises are below 10."
+            "took part may be right almost always. Meaningful values are below 10."
         )
     if n_users and mechanism.delta > 1.0 / n_users:
         found.append(
@@ -382,14 +382,14 @@ def privacy_warnings(plan: Plan, n_users: int) -> list[str]:
         )
     if asked.mechanism == "gaussian" and _opens_updates(plan):
         found.append(
-            "One client that helps the coordinator opens single updates, each of which carries "
-            "one client's share of the noise. privacy.epsilon does not hold against the two. It "
+            "If one client colludes with the coordinator, the two can open single updates, each "
+            "with one client's share of the noise. privacy.epsilon does not hold against them. It "
             'does with protection.name = "bfv" and protection.key_holder = "authority", with '
             '"masks", and with privacy.mechanism = "laplace".'
         )
     if asked.mechanism == "laplace":
         found.append(
-            "Use Laplace noise to compare with papers only. For the same epsilon a sum has more "
-            "of it, by the square root of twice the number of clients and more."
+            "Use Laplace noise only to compare with papers. For the same epsilon, the noise of a "
+            "sum is larger, at least by the square root of twice the number of clients."
         )
     return found

@@ -76,7 +76,7 @@ def described(chosen: ProtectionPlan) -> tuple[tuple[str, str], ...]:
 
 def _encryption(chosen: ProtectionPlan) -> list[tuple[str, str]]:
     primes = " ".join(map(str, chosen.coeff_mod_bit_sizes))
-    certainty = "always" if chosen.proof == "worst case" else "but for a chance below 2^-40"
+    certainty = "always" if chosen.proof == "worst case" else "except with a chance below 2^-40"
     rows = [
         ("ring", f"N = {chosen.poly_modulus_degree}, primes of [{primes}] bits"),
         ("security", f"{chosen.security_bits} bits, classical"),
@@ -204,7 +204,7 @@ def mask_warnings(asked: AskedRound) -> list[str]:
     found = [
         "The coordinator reads every round's sum, and all clients of a round but one can compute "
         f"the last one's update from it: with {n_clients} clients, {n_clients - 1} must collude. "
-        f"{_who_takes_masks_off(graph)}",
+        f"{_mask_removal(graph)}",
         *_wide_values(asked),
     ]
     if not _may_drop_out(asked, graph):
@@ -215,7 +215,7 @@ def mask_warnings(asked: AskedRound) -> list[str]:
     return found
 
 
-def _who_takes_masks_off(graph: GraphParameters) -> str:
+def _mask_removal(graph: GraphParameters) -> str:
     if graph.threshold > graph.degree:
         # One share stays with the client itself, and it never reveals that of its mask key.
         return (
@@ -353,7 +353,7 @@ ABOUT: dict[str, AboutProtection] = {
     "bfv": AboutProtection(summary="exact integers", modules=lambda preset: ("tenseal",)),
     "ckks": AboutProtection(summary="the papers' scheme", modules=lambda preset: ("tenseal",)),
     "paillier": AboutProtection(
-        summary="few bytes and slow, or one value to a ciphertext as the papers do",
+        summary="few bytes but slow, or one value in each ciphertext as in papers",
         without_entries="",
         modules=lambda preset: ("gmpy2", "phe") if preset == "paper" else ("gmpy2",),
     ),

@@ -24,7 +24,7 @@ from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.protection import PROTECTIONS, Protection, ProtectionSettings
 from fedrec.protection.settings import FEWEST_SUMMANDS
 from fedrec.section import InWords, Rule, Section, UsedIf, at_least
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 
 class FederationSettings(Section):

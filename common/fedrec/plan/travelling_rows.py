@@ -260,8 +260,11 @@ def cells_in_use(plan: Plan, cells: Cells, n_clients: int) -> Cells:
     """Return the cells by which rows are counted, or empty if the plan counts none or has one.
 
     Raises:
-        SettingsError: the cells don't partition the parties, or all of them may be corrupt.
+        SettingsError: the cells don't partition the parties, or all of them may be corrupt, or the
+            number of clients isn't an integer.
     """
+    if not isinstance(n_clients, int | np.integer):
+        raise SettingsError(f"n_clients is {n_clients!r}.", remedy="Pass an integer.")
     parties = [party for cell in cells for party in cell]
     if len(set(parties)) < len(parties) or not set(parties) <= set(range(n_clients)):
         raise SettingsError(
@@ -289,8 +292,8 @@ def held_in_cells(
         counts: each party's holders of each item, (n_items,) each.
         cells: two or more cells.
     """
-    nobody = np.zeros_like(counts[0])
-    by_cell = [sum((counts[party] for party in cell), start=nobody) for cell in cells]
+    zeros = np.zeros_like(counts[0])
+    by_cell = [sum((counts[party] for party in cell), start=zeros) for cell in cells]
     return held_widely(plan, by_cell)
 
 

@@ -93,8 +93,9 @@ class RankedItems(Tabular):
         }
 
     def _rows(self) -> list[tuple[str, ...]]:
+        titled = any(self.catalogue.titles)
         return [
-            (asked, str(rank), id_, title, f"{score:.3f}")
+            (asked, str(rank), id_, *([title] if titled else []), f"{score:.3f}")
             for asked, rank, id_, title, score in zip(*self.columns().values(), strict=True)
         ]
 
@@ -105,7 +106,9 @@ class RankedItems(Tabular):
         return "\n".join([*lines, *([f"and {more} more"] if more else [])]) or "no items"
 
     def _repr_html_(self) -> str:
-        return html_table(("for", "rank", "item", "title", "score"), self._rows(), caption="items")
+        titles = ("title",) if any(self.catalogue.titles) else ()
+        names = ("for", "rank", "item", *titles, "score")
+        return html_table(names, self._rows(), caption="items")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -111,11 +111,11 @@ def _every_setting() -> tuple[SettingInfo, ...]:
         )
         for section, owner, model in section_types(Settings)
         for name, field in model.model_fields.items()
-        if not _is_everybodys(section, owner, name)
+        if not _is_common(section, owner, name)
     )
 
 
-def _is_everybodys(section: str, owner: str, name: str) -> bool:
+def _is_common(section: str, owner: str, name: str) -> bool:
     """Return whether a setting is shared by all protections, so that it is listed once."""
     return section == "protection" and owner != "" and name in ProtectionSettings.model_fields
 
@@ -183,7 +183,8 @@ def nearest_key(key: str) -> str:
     within = [setting.name for setting in known.values() if setting.section == similar_section]
     if of_name:
         return _closest(key, of_name) or of_name[0]
-    if similar_name := _closest(name, within):
+    begun = [known for known in within if name and known.startswith(name)]
+    if similar_name := _closest(name, within) or next(iter(begun), ""):
         return f"{similar_section}.{similar_name}"
     anywhere = _closest(name or key, {setting.name for setting in known.values()})
     return next((setting.key for setting in known.values() if setting.name == anywhere), "")
@@ -192,7 +193,11 @@ def nearest_key(key: str) -> str:
 def unknown_sentence(key: str, value: object) -> str:
     """Return the error for an unknown key, with the nearest known one."""
     if key in Settings.model_fields:
-        return f"{key} is a section. Expected [{key}] and its settings in the lines below it."
+        first = next(setting for setting in all_settings() if setting.startswith(f"{key}."))
+        return (
+            f"{key} is a section. Expected [{key}] and its settings in the lines below it, or "
+            f"dotted keys such as {first}."
+        )
     shown = f"{key} = {_shortened(value)}" if "." in key else key
     if nearest := nearest_key(key):
         return (
@@ -221,7 +226,7 @@ def wrong_sentence(key: str, value: object, owner: str = "") -> str:
         instead = f", use {' or '.join(alike)}" if alike else ""
         return (
             f"{key} = {_shortened(value)}: {owner} has no such setting, only "
-            f"{' and '.join(having)}. Omit it{instead}, or change {section}.name."
+            f"{', '.join(having)}. Omit it{instead}, or change {section}.name."
         )
     choices = get_args(setting.annotation) if get_origin(setting.annotation) is Literal else ()
     nearest = _closest(value, choices) if isinstance(value, str) else ""

@@ -248,7 +248,7 @@ class OutputSettings(Section):
 
 
 class Settings(Plan):
-    """A complete settings file."""
+    """A complete settings file. It is frozen: use `load_settings` for other values."""
 
     data: DataSettings = DataSettings()
     coordinator: CoordinatorSettings = CoordinatorSettings()
@@ -270,4 +270,4 @@ class Settings(Plan):
             if section in Plan.model_fields or not part.is_default(name)
         ]
         title = f"{self.algorithm.name} ({self.update.structure}), {self.protection.name}"
-        return html_table(("setting", "value"), rows, caption=title)
+        return html_table(("setting", "value"), rows, caption=title, most=len(rows))

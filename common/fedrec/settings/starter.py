@@ -53,7 +53,7 @@ _INTRODUCTION = """\
 
 _KITS_HAVE = """\
 # `fedrec provision` writes [coordinator] and [client], with addresses and keys, into each kit.
-# What is set in them here goes into every such kit.
+# Settings in these sections here are copied into every such kit.
 """
 
 
@@ -185,7 +185,7 @@ class Starter:
             "rounds.minimum_clients": max(least, enough) if summed else 3,
             "rounds.minimum_summands": 3,
         }
-        if about.needs_everybody and self.n_clients:
+        if about.needs_all_clients and self.n_clients:
             if not self.plan.has_cells:
                 values["rounds.minimum_clients"] = self.n_clients
             if self.n_clients > _MOST_SUMMED:

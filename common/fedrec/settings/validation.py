@@ -21,6 +21,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, Literal
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
@@ -129,10 +130,30 @@ def load_settings(
     Raises:
         SettingsError: see `load_with_sources`.
     """
+    if not isinstance(values, Mapping | None):
+        raise SettingsError(
+            f"values is of type {type(values).__name__}, expected a dictionary.",
+            remedy="Pass dotted keys, as in values={'rounds.total': 5}.",
+        )
+    if algorithm not in (None, *ALGORITHMS):
+        raise SettingsError(
+            f"algorithm is {algorithm!r}.", remedy=f"Choose among {', '.join(ALGORITHMS)}."
+        )
     environ, values = os.environ if environ is None else environ, dict(values or {})
     if path is None:
-        named = values.get("algorithm.name") or environ.get("FEDREC_ALGORITHM__NAME")
+        named = values.get("algorithm.name")
+        if algorithm is not None and named not in (None, algorithm):
+            raise SettingsError(
+                f"algorithm is {algorithm!r}, but values has {named!r} as algorithm.name.",
+                remedy="Omit one of them.",
+            )
+        named = named or environ.get("FEDREC_ALGORITHM__NAME")
         values["algorithm.name"] = algorithm or named or STARTING_ALGORITHM.name
+    elif str(path) in ALGORITHMS and not Path(path).exists():
+        raise SettingsError(
+            f"There is no settings file {path}.",
+            remedy=f"For the algorithm's own settings, pass algorithm={str(path)!r}.",
+        )
     elif algorithm is not None:
         raise SettingsError(
             f"algorithm is {algorithm!r}, but the settings file {path} names its own.",
@@ -255,6 +276,7 @@ class _Given:
             if value is not None:
                 origin = Origin(kind="flag", where=where)
                 value = _from_text(key, value) if isinstance(value, str) else value
+                value = value.item() if isinstance(value, np.generic) else value
                 self._take(key, value, origin, "Name a setting that exists.")
 
     def _take(self, key: str, value: object, origin: Origin, remedy: str) -> None:

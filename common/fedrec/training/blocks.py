@@ -412,8 +412,8 @@ class _Group:
         there = place < self._sizes[:, None]
         sample = self._begin[:, None] + self._shuffled(key, place, there)
         # The last row of a table is padding. Positions without a sample use it.
-        nobody = self._height - 1
-        row = torch.where(there, self._samples.row[torch.where(there, sample, 0)], nobody)
+        padding = self._height - 1
+        row = torch.where(there, self._samples.row[torch.where(there, sample, 0)], padding)
         row = row.view(n_places, self._n_steps, batch_size)
         total = self._minibatch_sizes().T[:, :, None]
         if not gathers:
@@ -421,16 +421,16 @@ class _Group:
                 (n_places, self._n_steps, self._height), dtype=self._dtype, device=device
             )
             weight.scatter_add_(2, row, torch.ones_like(row, dtype=self._dtype))
-            weight[:, :, nobody] = 0.0
+            weight[:, :, padding] = 0.0
             return row, (weight / total.clamp(min=1)).transpose(0, 1)
         row = sorted_rows(row)
         first = torch.ones_like(row, dtype=torch.bool)
         torch.ne(row[:, :, 1:], row[:, :, :-1], out=first[:, :, 1:])
         slot = torch.cumsum(first, 2) - 1
         weight = torch.zeros_like(row, dtype=self._dtype)
-        weight.scatter_add_(2, slot, (row != nobody).to(self._dtype))
+        weight.scatter_add_(2, slot, (row != padding).to(self._dtype))
         # Samples of one row write the same row.
-        distinct = torch.full_like(row, nobody).scatter_(2, slot, row)
+        distinct = torch.full_like(row, padding).scatter_(2, slot, row)
         offset = torch.arange(n_places, device=device) % self._block_users * self._height
         return (
             (distinct + offset[:, None, None]).transpose(0, 1),

@@ -24,9 +24,10 @@ from fedrec.evaluation.protocols import Ranking
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.schema import PrivacySettings
 from fedrec.training.blocks import draw_negatives
-from fedrec.training.executors.measuring import BYTES_PER_SCORE, Measures
+from fedrec.training.executors.executor import BYTES_PER_SCORE, Measures
+from fedrec.training.local_round import train_locally
 from fedrec.training.server_half import ServerHalf
-from fedrec.training.user_half import Resources, UserHalf, train_locally
+from fedrec.training.user_half import Resources, UserHalf
 
 Segments = dict[Protocol, NDArray[np.int64]]
 """A metrics segment for each protocol, summed in place."""

@@ -23,10 +23,11 @@ from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import OwnRows
 from fedrec.settings.schema import ClientSettings
 from fedrec.training.evaluator import Evaluator, Segments
-from fedrec.training.executors.choosing import Workers
 from fedrec.training.executors.executor import Executor
+from fedrec.training.executors.processes import Workers
+from fedrec.training.local_round import train_locally
 from fedrec.training.server_half import ServerHalf
-from fedrec.training.user_half import Resources, UserHalf, train_locally
+from fedrec.training.user_half import Resources, UserHalf
 from fedrec.wire.messages import RoundKind
 
 

@@ -67,18 +67,20 @@ def personalise(
     """Write what each sender receives, and return the new values of shared tensors.
 
     The same tables give the same bits in any process on processors of one kind: they are read in
-    the order of the users' identities, and one thread multiplies.
+    the order of the users' identities, and multiplied in pieces of a fixed size, each by one
+    thread. There are as many threads as NumPy would use.
 
     Args:
         number: the number of the round.
         before: the version that the senders started from.
     """
     # Only servers and simulations have it.
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_info, threadpool_limits
 
     if not len(senders):
         return {}
     before = server.apart(before)
+    pools = [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
     with threadpool_limits(1, user_api="blas"):
         order = np.argsort(senders.keys, kind="stable")
         updates = UserUpdates(
@@ -89,6 +91,7 @@ def personalise(
             number=number,
             read=lambda name, users: senders.read(name, order[users]),
             shown=lambda name: senders.shown(name)[order],
+            threads=max(pools, default=1),
         )
         found = server.algorithm.personalise(updates)
         table_of = np.empty(len(order), dtype=np.int64)
@@ -208,7 +211,9 @@ def values_of(
     """
     within = steps.astype(np.float64)
     np.clip(within, -tensor.bound, tensor.bound, out=within)
-    return (version + within * tensor.step).astype(np.float32)
+    within *= tensor.step
+    within += version
+    return within.astype(np.float32)
 
 
 def sent_table(

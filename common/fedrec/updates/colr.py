@@ -73,7 +73,7 @@ from fedrec.updates.update import PaperNumbers, UpdateStructure
 if TYPE_CHECKING:
     import torch
 
-    from fedrec.updates.settings import UpdateSettings
+    from fedrec.updates.update import UpdateSettings
 
 
 class CoLR(UpdateStructure):

@@ -36,7 +36,7 @@ from fedrec.updates.update import Dense, PaperNumbers
 if TYPE_CHECKING:
     import torch
 
-    from fedrec.updates.settings import UpdateSettings
+    from fedrec.updates.update import UpdateSettings
 
 
 class Compressed(Dense):

@@ -238,7 +238,7 @@ def audit_pairs(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
             AuditCount(
                 key="determined_completely",
                 count=int(whole.sum()),
-                sentence="of them have no other training item: this is all of it",
+                sentence="of them have no other training item, so this is their whole history",
             ),
             AuditCount(
                 key="users_with_a_pair_alone",
@@ -257,7 +257,7 @@ def audit_pairs(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
             ),
         ),
         advice="Raise federation.minimum_item_users: fewer items are counted, and rare ones "
-        "reveal most. Pair counts of one remain. Only another algorithm avoids them.",
+        "reveal most. Pairs with one holder remain. Only another algorithm avoids them.",
     )
 
 

@@ -91,18 +91,18 @@ EPILOG = (
 def evaluate(
     settings_file: SettingsFile,
     protocols: Annotated[
-        str, typer.Option(help="The columns: full, sampled and paper, separated by commas.")
+        str, typer.Option(help="Protocols to use: full, sampled and paper, separated by commas.")
     ] = "full,sampled,paper",
     seeds: Annotated[
         str,
         typer.Option(
-            metavar="N|LIST", help="Number of seeds, from federation.seed on, or a list as in 1,7."
+            metavar="N|LIST", help="Number of seeds from federation.seed, or a list such as 1,7."
         ),
     ] = "3",
     references: Annotated[
         bool,
         typer.Option(
-            help="Also local training, and methods with all data in one place: EASE, EDLAE, "
+            help="Also run local training and methods with all data in one place: EASE, EDLAE, "
             "ItemKNN, RP3beta, iALS, LightGCN, MF and NCF."
         ),
     ] = True,
@@ -110,20 +110,20 @@ def evaluate(
         int,
         typer.Option(
             min=1,
-            help="Settings that each tuned reference may try on validation, for a protocol on one "
-            "set of rows.",
+            help="Number of settings that each tuned reference may try on validation, for each "
+            "protocol and set of rows.",
         ),
     ] = 16,
     skip: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Leave a reference out, as in ease. Repeatable."),
+        typer.Option(metavar="NAME", help="Leave out a reference, such as ease. Repeatable."),
     ] = None,
     clients: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Clients that share the users, each of which also trains alone. If 0, "
-            "uses rounds.minimum_clients.",
+            help="Number of clients that share the users. Each also trains alone. If 0, uses "
+            "rounds.minimum_clients.",
         ),
     ] = 0,
     cells: CellsOf = "",
@@ -138,28 +138,28 @@ def evaluate(
         bool,
         typer.Option(
             "--diagnostics",
-            help="Also the spectra of the best versions' item tables: information abundance, and "
-            "principal components for 95 and 99 % of the variance. A run folder needs no training.",
+            help="Also measure the best versions' item tables: information abundance, and the "
+            "principal components for 95 and 99 % of the variance. A run folder isn't trained.",
         ),
     ] = False,
     lists_at: Annotated[
         str,
         typer.Option(
             metavar="LIST",
-            help="Also metrics of top-K lists at these K, as in 5,10,20, for the algorithm and "
-            "popularity: precision, MAP, AUC, coverage, novelty and Gini, too, by activity.",
+            help="Also measure top-K lists at these K, such as 5,10,20, for every method: "
+            "precision, MAP, AUC, coverage, novelty, Gini, and all by user activity.",
         ),
     ] = "",
     split: Annotated[
         str,
         typer.Option(
             metavar="last|ratio|time",
-            help="Test items: the last of each user, the latest share of each history, or all "
-            "from one time on.",
+            help="Test items: the last one of each user, the latest share of each history, or all "
+            "after one point in time.",
         ),
     ] = "last",
     test_share: Annotated[
-        float, typer.Option(min=0.01, max=0.99, help="The share for test of ratio and time.")
+        float, typer.Option(min=0.01, max=0.99, help="For ratio and time: share of test items.")
     ] = 0.2,
     export: Annotated[
         Path | None,
@@ -181,7 +181,7 @@ def evaluate(
     4 or --skip ials --skip lightgcn shortens it. Ctrl-C stops after the round and saves. A second
     one stops at once.
 
-    With --lists-at, lists of the chosen versions are measured on all test items, and lists.json and
+    With --lists-at, every method's lists are measured on all test items, and lists.json and
     lists.parquet are in the folder. With --split ratio or time, a user has several test items, and
     the other metrics are about the first of them.
 
@@ -242,11 +242,6 @@ def evaluate(
         run.go_on(trains, accepted=accept_other_arithmetic)
     tables = Tables(run.path) if diagnostics else None
 
-    def trained(result: SimulationResult) -> None:
-        for each in (tables, lists):
-            if each is not None:
-                each.take(result)
-
     stop = StopRequest("Stopping after this round. Ctrl-C again stops at once.")
     with stop.on_interrupt():
         result = compare(
@@ -263,7 +258,8 @@ def evaluate(
             accept_other_arithmetic=accept_other_arithmetic,
             listener=None if sys.stderr.isatty() else _Lines(),
             stop=stop.requested,
-            trained=trained,
+            trained=None if tables is None else tables.take,
+            lists=lists,
         )
     run.write_results(result.table)
     run.write_ranks(result.ranks, users)

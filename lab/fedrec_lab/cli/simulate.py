@@ -209,7 +209,7 @@ EPILOG = (
 def simulate(
     settings_file: SettingsFile,
     clients: Annotated[
-        int, typer.Option(min=0, help="Clients that share the users. If 0, chooses the fastest.")
+        int, typer.Option(min=0, help="Number of clients. If 0, uses the fastest number.")
     ] = 0,
     cells: CellsOf = "",
     protect: Annotated[
@@ -224,8 +224,8 @@ def simulate(
         str | None,
         typer.Option(
             metavar="N|LIST",
-            help="Several seeds in parallel, a folder for each: their number, from "
-            "federation.seed on, or a list as in 1,7.",
+            help="Run several seeds in parallel, each in its own folder: their number, counted "
+            "from federation.seed, or a list such as 1,7.",
         ),
     ] = None,
     jobs: Annotated[

@@ -27,9 +27,8 @@ from fedrec_lab.reports.round_progress import StopRequest
 if TYPE_CHECKING:
     from fedrec.data.catalogue import Catalogue
     from fedrec.data.splits import UserSplit
-    from fedrec_lab.tuning.contenders import Contender, Given
     from fedrec_lab.tuning.first_choice import FirstChoice
-    from fedrec_lab.tuning.space import Sampler
+    from fedrec_lab.tuning.space import Contender, Given, Sampler
     from fedrec_lab.tuning.study import Trial
 
 EPILOG = (
@@ -78,16 +77,16 @@ def tune(
         typer.Option(
             min=0,
             max=1000,
-            help="Settings to try for each algorithm, at most. If 0, tries 16, or all "
-            "combinations of --try.",
+            help="Most settings to try for each algorithm. If 0, tries 16, or all combinations of "
+            "--try.",
         ),
     ] = 0,
     seeds: Annotated[
         str,
         typer.Option(
             metavar="N|LIST",
-            help="Seeds for each trial: their number, from federation.seed on, or a list as in "
-            "1,7.",
+            help="Seeds for each trial: their number, counted from federation.seed, or a list such "
+            "as 1,7.",
         ),
     ] = "1",
     jobs: Annotated[
@@ -240,7 +239,7 @@ def _contenders(source: Path, room: Given, given: Given, algorithms: str) -> tup
         room: settings that follow from the data.
     """
     from fedrec.algorithms import STARTING_ALGORITHM
-    from fedrec_lab.tuning.contenders import contenders_of, settings_of_data
+    from fedrec_lab.tuning.space import contenders_of, settings_of_data
 
     names = [name.strip() for name in algorithms.split(",") if name.strip()]
     if source.suffix == ".toml":

@@ -237,7 +237,7 @@ def _show(link: AdminLink, events: Iterator[RunEvent], *, as_json: bool, live: b
     told = _print_protocol(link.status())
     for event in events:
         typer.echo(event_line(event))
-    # The last round tells whether the protocol flatters. The coordinator may have ended by now.
+    # The last round shows whether the protocol flatters. The coordinator may have ended by now.
     with suppress(Unreachable):
         _print_protocol(link.status(), told)
 

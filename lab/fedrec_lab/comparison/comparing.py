@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.data.catalogue import Catalogue
+from fedrec.data.frames import DataFrame
+from fedrec.data.interactions import Interactions
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import N_CANDIDATES, PROTOCOLS, Protocol
@@ -22,8 +24,10 @@ from fedrec.plan.cautions import protocol_cautions
 from fedrec.plan.travelling_rows import Cells, cells_in_use
 from fedrec.settings.schema import Settings
 from fedrec.showing import Tabular
+from fedrec_lab.comparison.list_measurement import ListMeasurement
 from fedrec_lab.comparison.measurement import (
     BUDGET,
+    Blocks,
     Measurement,
     MeasurementStopped,
     MethodTask,
@@ -84,6 +88,9 @@ class Comparison(Tabular):
     def __repr__(self) -> str:
         return repr(self.table) if self.finished else f"{self.table!r}, stopped before its end"
 
+    def __str__(self) -> str:
+        return str(self.table) if self.finished else f"{self.table}\n(stopped before its end)"
+
     def _repr_html_(self) -> str:
         return self.table._repr_html_()
 
@@ -131,6 +138,9 @@ def jobs_of(
     Raises:
         SettingsError: nothing is asked for, or the settings are inconsistent with a protocol.
     """
+    for name, given in (("protocols", protocols), ("references", references), ("seeds", seeds)):
+        if isinstance(given, str | int):
+            raise SettingsError(f"{name} is {given!r}.", remedy=f"Pass a tuple: ({given!r},).")
     if not protocols or not seeds:
         raise SettingsError("A comparison needs at least one protocol and one seed.")
     for name, given, known in (
@@ -190,7 +200,7 @@ def _job(
 def compare(
     settings: Settings,
     *,
-    users: UserSplit | None = None,
+    users: UserSplit | Interactions | DataFrame | None = None,
     catalogue: Catalogue | None = None,
     protocols: tuple[Protocol, ...] = ("full",),
     seeds: tuple[int, ...] = (1,),
@@ -203,13 +213,15 @@ def compare(
     listener: Listener | None = None,
     stop: Callable[[], bool] = lambda: False,
     trained: Callable[[SimulationResult], None] | None = None,
+    lists: ListMeasurement | None = None,
     progress: bool | None = None,
 ) -> Comparison:
     """Measure an algorithm and its references, in one process that has all data.
 
     Args:
-        users: the data. If omitted, the settings' data file is read.
-        catalogue: the items of `users`.
+        users: the data: a frame, interactions, or what `load_data` returns with `catalogue`. If
+            omitted, the settings' data file is read.
+        catalogue: the items of `users`. Frames and interactions need none.
         protocols: the table's columns. Each chooses its round on its own validation.
         seeds: the seeds of training and of drawn candidates. Each has a run of its own.
         references: names in `REFERENCES`. If one cannot run here, or diverges, its row has the
@@ -222,6 +234,8 @@ def compare(
         accept_other_arithmetic: resume a training even if it rounded differently.
         stop: called between rounds and between settings.
         trained: called with the result of each training of the run's own algorithm.
+        lists: measures the lists of all methods, too. Training negatives that are drawn as under
+            `paper` count only if no other protocol is asked for.
         progress: show each measurement on stderr or in the notebook. By default on a terminal and
             in a notebook, unless `listener` is given.
 
@@ -247,11 +261,14 @@ def compare(
     found: list[Measurement] = []
     failures: dict[str, str] = {}
     finished = True
+    first: dict[str, tuple[Protocol, ...]] = {}
     with ExitStack() as stack:
         watched = listener is None and (is_watched() if progress is None else progress)
         update = stack.enter_context(progress_bar("measurements")) if watched else _still
         listener = listener or _Shown(update)
         for number, job in enumerate(jobs, start=1):
+            listed = first.setdefault(job.reference, job.protocols) == job.protocols
+            wanted = lists if listed else None
             known = None if parts is None else parts.load(job.name)
             if known is not None:
                 found += known
@@ -269,12 +286,13 @@ def compare(
                 accept_other_arithmetic=accept_other_arithmetic,
                 tell=listener.tell,
                 stop=stop,
+                add_lists=_adding(wanted, job, settings, users, catalogue),
             )
             try:
                 if stop():
                     raise MeasurementStopped
                 listener.begin(number, len(jobs), job)
-                method = REFERENCES[job.reference]() if job.reference else _Own(trained)
+                method = REFERENCES[job.reference]() if job.reference else _Own(trained, wanted)
                 measured = method.measure(task)
             except MeasurementStopped:
                 finished = False
@@ -314,22 +332,45 @@ def compare(
     )
 
 
+def _adding(
+    lists: ListMeasurement | None,
+    job: ComparisonJob,
+    settings: Settings,
+    users: UserSplit,
+    catalogue: Catalogue,
+) -> Callable[[str, int, Blocks], None] | None:
+    """Return the function that takes a reference's scores, under the name of its row."""
+    if lists is None:
+        return None
+    before = _REFERENCE if job.reference == settings.algorithm.name else ""
+
+    def add(method: str, seed: int, blocks: Blocks) -> None:
+        lists.add(before + method, seed, users, catalogue, blocks)
+
+    return add
+
+
 _MEASURED_BY_FEDERATIONS = (*(scorer for scorer, _ in REFERENCE_LABELS), "closed_formula")
 
 
 class _Own(Reference):
     """The run's own algorithm, with everything that its closing round measures."""
 
-    def __init__(self, trained: Callable[[SimulationResult], None] | None = None) -> None:
-        self._trained = trained
+    def __init__(
+        self,
+        trained: Callable[[SimulationResult], None] | None,
+        lists: ListMeasurement | None,
+    ) -> None:
+        taking = None if lists is None else lists.take
+        self._told = [told for told in (trained, taking) if told is not None]
 
     def measure(self, task: MethodTask) -> list[Measurement]:
         """Train once for each seed. See `Reference.measure`."""
         found: list[Measurement] = []
         for seed in task.seeds:
             result = with_tail(train(task, task.settings, seed))
-            if self._trained is not None:
-                self._trained(result)
+            for told in self._told:
+                told(result)
             found += measurements_of(result)
         return found
 

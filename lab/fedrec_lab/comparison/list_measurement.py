@@ -1,4 +1,4 @@
-"""Top-K lists of trained models: their metrics at several K, by activity, and their export."""
+"""Top-K lists of models: their metrics at several K, by activity, and their export."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from fedrec.data.catalogue import Catalogue
+from fedrec.data.interactions import user_groups
 from fedrec.data.splits import NO_ITEM, HeldOut, UserSplit
 from fedrec.durable import write_whole
-from fedrec.errors import DataError, RefusedError, StorageError
+from fedrec.errors import DataError, RefusedError, StorageError, TrainingError
 from fedrec.evaluation.lists import ListRates, activity_groups, auc, list_rates
 from fedrec.showing import Tabular
+from fedrec.training.evaluator import Evaluator
 from fedrec.training.learner import Learner
+from fedrec_lab.comparison.measurement import Blocks, scores_of
 from fedrec_lab.reports.comparison_table import columns_of, parquet_of
 from fedrec_lab.reports.result_row import aligned
 from fedrec_lab.simulation.result import SimulationResult
+from fedrec_lab.simulation.silos_tail import TAIL, scores_with_tail
 
-_ALL = "all"
+_ALL, _LOCAL = "all", "local"
 _GROUPS = 5
 _FILE = "lists"
 _CELLS_AT_ONCE = 1 << 24
@@ -55,7 +59,7 @@ _ROWS = TypeAdapter(tuple[ListRow, ...])
 
 
 class ListMeasurement(Tabular):
-    """Measures the lists of every training of a comparison, for `compare(trained=...)`.
+    """Measures the lists of a comparison's methods, for `compare(lists=...)`.
 
     Args:
         held: the test items of the users that are trained. None for each user's test item.
@@ -64,7 +68,7 @@ class ListMeasurement(Tabular):
         export: the folder for split and lists in the forms of RecBole and LensKit, or None.
 
     Attributes:
-        rows: the metrics of the model and of popularity so far.
+        rows: the metrics of all methods so far.
 
     Raises:
         DataError: a K is below 1.
@@ -101,11 +105,54 @@ class ListMeasurement(Tabular):
                 )
 
     def take(self, result: SimulationResult) -> None:
-        """Measure the chosen version of a training. It must have the users of `held`."""
-        held = self._held or _single(result.users)
-        found = tuple(_rows(result, held, self._at, self._export))
-        again = {(row.method, row.seed) for row in found}
-        kept = (row for row in self.rows if (row.method, row.seed) not in again)
+        """Measure a training's chosen version, popularity, and what its clients reach alone.
+
+        It must have the users of `held`. With `client.tail`, the version with it is measured, too.
+        """
+        settings, users = result.settings, result.users
+        learner = Learner.of(settings.client, settings.plan, len(result.catalogue))
+        methods = {
+            settings.algorithm.name: scores_of(result),
+            "popularity": _popular(users, len(result.catalogue)),
+        }
+        if result.tail is not None:
+            methods[TAIL] = scores_with_tail(
+                learner,
+                result.best.shared,
+                result.best.private,
+                users,
+                user_groups(users.user_ids, result.n_clients),
+                settings.client.tail_minimum_users,
+                result.tail,
+            )
+        for method, blocks in methods.items():
+            self.add(method, settings.federation.seed, users, result.catalogue, blocks)
+        if result.n_clients > 1:
+            try:
+                blocks = _alone(result, learner)
+                self.add(_LOCAL, settings.federation.seed, users, result.catalogue, blocks)
+            except TrainingError:
+                # As in the table of rates: training on few users can diverge.
+                pass
+        if self._export is not None:
+            held = self._held or _single(users)
+            export_split(self._export, settings.federation.name, users, held, result.catalogue)
+
+    def add(
+        self, method: str, seed: int, users: UserSplit, catalogue: Catalogue, blocks: Blocks
+    ) -> None:
+        """Measure a method's scores. Earlier rows of the same method and seed are replaced.
+
+        Raises:
+            TrainingError: a client's training that yields them diverges.
+        """
+        held = self._held or _single(users)
+        ranked = _ranked(blocks, users, held, max(self._at))
+        found = tuple(_rows(method, seed, users, len(catalogue), held, self._at, ranked))
+        if self._export is not None:
+            frame = _listed(ranked[0], users, catalogue)
+            _write_frame(self._export / "lenskit" / f"{method}-seed-{seed}.parquet", frame)
+        kept = (row for row in self.rows if (row.method, row.seed) != (method, seed))
         self.rows = (*kept, *found)
         if self._path is not None:
             write_whole(self._path, _ROWS.dump_json(self.rows, indent=1), private=False)
@@ -139,29 +186,41 @@ def _single(users: UserSplit) -> HeldOut:
     return HeldOut(indptr=starts, items=users.test_items[has])
 
 
-def _rows(
-    result: SimulationResult, held: HeldOut, at: tuple[int, ...], export: Path | None
-) -> Iterator[ListRow]:
-    users, shared = result.users, result.best.shared
-    n_items, seed = len(result.catalogue), result.settings.federation.seed
-    learner = Learner.of(result.settings.client, result.settings.plan, n_items)
-    scores = learner.local.score_blocks(shared, users, result.best.private)
+def _popular(users: UserSplit, n_items: int) -> Blocks:
+    """Yield the number of training users of each item as the scores of every user."""
     holders = np.bincount(users.train_items, minlength=n_items)
-    everybody = np.arange(len(users), dtype=np.int64)
-    at_once = max(1, _CELLS_AT_ONCE // n_items)
     popular = torch.from_numpy(holders.astype(np.float32))
-    methods = {result.settings.algorithm.name: _ranked(scores, users, held, max(at))}
-    methods["popularity"] = _ranked(
-        (
-            (rows, popular.expand(len(rows), -1))
-            for rows in np.split(everybody, range(at_once, len(users), at_once))
-        ),
-        users,
-        held,
-        max(at),
-    )
-    has_validation = users.validation_items != NO_ITEM
+    all_users = np.arange(len(users), dtype=np.int64)
+    at_once = max(1, _CELLS_AT_ONCE // n_items)
+    for rows in np.split(all_users, range(at_once, len(users), at_once)):
+        yield rows, popular.expand(len(rows), -1)
+
+
+def _alone(result: SimulationResult, learner: Learner) -> Blocks:
+    """Yield scores of models that each client trains on its own users, one client at a time."""
+    start, holders = learner.server.initial_shared(), result.best.shared.holders
+    if holders is not None:
+        start = start.with_holders(holders)
+    for group in user_groups(result.users.user_ids, result.n_clients):
+        own, half = result.users.select(group), learner.local
+        found = Evaluator(half).train_alone(start, own, half.initial_private(own))
+        for rows, scores in half.score_blocks(found[0], own, found[1]):
+            yield group[rows], scores
+
+
+def _rows(
+    method: str,
+    seed: int,
+    users: UserSplit,
+    n_items: int,
+    held: HeldOut,
+    at: tuple[int, ...],
+    ranked: tuple[NDArray[np.int64], NDArray[np.float64]],
+) -> Iterator[ListRow]:
+    lists, above = ranked
+    holders = np.bincount(users.train_items, minlength=n_items)
     activity = np.diff(users.train_indptr)
+    has_validation = users.validation_items != NO_ITEM
     n_others = n_items - activity - has_validation - np.diff(held.indptr)
     measured = np.diff(held.indptr) > 0
     groups = [(_ALL, measured)]
@@ -170,23 +229,17 @@ def _rows(
             chosen = np.zeros_like(measured)
             chosen[measured] = inside
             groups.append((span, chosen))
-    for method, (lists, above) in methods.items():
-        for span, inside in groups:
-            own = held.select(inside)
-            area = auc(above[inside[held.owner]], n_others[inside], own)
-            for number in at:
-                rates = list_rates(lists[inside], own, number, holders, len(users))
-                if rates is not None:
-                    yield ListRow(method=method, seed=seed, group=span, auc=area, rates=rates)
-        if export is not None:
-            frame = _listed(lists, users, result.catalogue)
-            _write_frame(export / "lenskit" / f"{method}-seed-{seed}.parquet", frame)
-    if export is not None:
-        export_split(export, result.settings.federation.name, users, held, result.catalogue)
+    for span, inside in groups:
+        own = held.select(inside)
+        area = auc(above[inside[held.owner]], n_others[inside], own)
+        for number in at:
+            rates = list_rates(lists[inside], own, number, holders, len(users))
+            if rates is not None:
+                yield ListRow(method=method, seed=seed, group=span, auc=area, rates=rates)
 
 
 def _ranked(
-    scores: Iterator[tuple[NDArray[np.int64], torch.Tensor]],
+    scores: Blocks,
     users: UserSplit,
     held: HeldOut,
     most: int,
@@ -248,10 +301,10 @@ def export_split(
     RecBole reads `recbole/<name>/` with `benchmark_filename: [train, valid, test]`. LensKit reads
     the Parquet files of `lenskit/`, by `user_id` and `item_id`. Times are not in them.
     """
-    everybody = np.arange(len(users), dtype=np.int64)
+    all_users = np.arange(len(users), dtype=np.int64)
     for part, owner, items in (
         ("train", users.train_owner, users.train_items),
-        ("valid", everybody, users.validation_items),
+        ("valid", all_users, users.validation_items),
         ("test", held.owner, held.items),
     ):
         columns = _pairs(users, owner, items, catalogue)

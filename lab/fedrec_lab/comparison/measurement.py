@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
@@ -23,6 +24,7 @@ from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.schema import Plan
 from fedrec.plan.travelling_rows import Cells, trained_items
 from fedrec.settings.schema import Settings
+from fedrec.training.learner import Learner
 from fedrec_lab.reports.comparison_table import RESAMPLES, PairedBootstrap, paired_bootstrap
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import SimulationResult, user_ranks
@@ -31,6 +33,10 @@ from fedrec_lab.simulation.silos_tail import TAIL
 
 BUDGET = 16
 """Settings that each reference may try for one protocol on one set of rows."""
+
+
+Blocks = Iterator[tuple[NDArray[np.int64], torch.Tensor]]
+"""Positions of users, and their scores of all items, -inf for those never recommended."""
 
 
 class MeasurementStopped(Exception):
@@ -94,11 +100,8 @@ class MethodTask:
         seeds: the seeds of training and of drawn candidates. A method whose fit depends on no
             seed is fitted once and measured with each of them.
         n_clients: the number of parties among which a federation's users are divided.
-        label: the method's display name.
-        chosen: the choice of validation, such as "round 9", or empty if validation chose nothing.
-        note: a caveat.
-        ranks: the rank of every user's test item, as `kept_ranks` returns them, or empty if
-            unknown.
+        add_lists: takes a method's name, its seed and the scores of its chosen version, for
+            metrics of lists. None if they are not asked for.
     """
 
     settings: Settings
@@ -113,6 +116,12 @@ class MethodTask:
     accept_other_arithmetic: bool = False
     tell: Callable[[str], None] = lambda _: None
     stop: Callable[[], bool] = lambda: False
+    add_lists: Callable[[str, int, Blocks], None] | None = None
+
+    @property
+    def lists_under(self) -> Protocol:
+        """The protocol whose choice has its lists measured: `full` ranks all items, as they do."""
+        return "full" if "full" in self.protocols else self.protocols[0]
 
     @property
     def active(self) -> NDArray[np.int64]:
@@ -290,6 +299,12 @@ def train(task: MethodTask, settings: Settings, seed: int) -> SimulationResult:
 def _checkpoint_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def scores_of(result: SimulationResult) -> Blocks:
+    """Yield all users' scores under the best version."""
+    learner = Learner.of(result.settings.client, result.settings.plan, len(result.catalogue))
+    return learner.local.score_blocks(result.best.shared, result.users, result.best.private)
 
 
 def measurements_of(

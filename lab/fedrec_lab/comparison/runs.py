@@ -182,6 +182,12 @@ def compare_runs(*folders: str | Path) -> RunsComparison:
         VersionMismatch: a folder has a different format.
         StorageError: a folder is damaged.
     """
+    for folder in folders:
+        if not isinstance(folder, str | os.PathLike):
+            raise SettingsError(
+                f"A run is of type {type(folder).__name__}, expected the path of its folder.",
+                remedy="For a simulation's result, pass the path that save_run returns.",
+            )
     paths = [Path(folder) for folder in folders]
     if len(paths) < 2 or len(set(map(os.path.realpath, paths))) < len(paths):
         raise SettingsError("A comparison needs two different runs or more.")

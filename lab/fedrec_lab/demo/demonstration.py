@@ -146,7 +146,7 @@ class DemoOptions:
         self, algorithm: str, rounds: int, protection: dict[str, str], update: dict[str, int]
     ) -> Plan:
         tuned = TUNED[algorithm].model_dump()
-        everybody = ALGORITHMS[algorithm].about.needs_everybody
+        needs_all = ALGORITHMS[algorithm].about.needs_all_clients
         return Plan.model_validate(
             {
                 "federation": {"name": "demo", "seed": self.seed, "maximum_users": 1024},
@@ -155,7 +155,7 @@ class DemoOptions:
                 "protection": protection,
                 "rounds": {
                     "total": rounds or tuned["rounds"]["total"],
-                    "minimum_clients": self.n_clients if everybody else min(3, self.n_clients),
+                    "minimum_clients": self.n_clients if needs_all else min(3, self.n_clients),
                     "minimum_summands": 3 if self.protection != "none" else 1,
                 },
             }

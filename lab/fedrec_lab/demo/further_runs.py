@@ -75,7 +75,7 @@ def differing_rounds(own: Sequence[RoundReport], others: Sequence[RoundReport]) 
 
 
 def _told(value: object) -> str:
-    # Rates tell HR and NDCG. A reader finds the rest in rounds.jsonl.
+    # Rates are HR and NDCG. The other figures are in rounds.jsonl.
     ndcg = getattr(value, "ndcg", None)
     return repr(value) if ndcg is None else f"NDCG {ndcg!r}"
 

@@ -55,7 +55,7 @@ def cast_table(plan: Plan, users: Sequence[int]) -> Table:
         table.add_row(
             f"client-{number}",
             f"data owner {number}",
-            f"interactions of {n_users} users, and what it learns of them",
+            f"interactions of {n_users} users, and what it learns from them",
             "another client's interactions or update",
         )
     return table

@@ -34,7 +34,7 @@ from fedrec.protection import PROTECTIONS, ProtectionPlan, SegmentSpec, VectorSp
 from fedrec.protection.protection_plan import INDEX_BYTES
 from fedrec.training.learner import Learner
 from fedrec.training.user_half import Resources
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 from fedrec_lab.simulation.federation import add_integers
 
 N_ITEMS, DIM = 3706, 64

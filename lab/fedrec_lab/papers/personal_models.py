@@ -10,7 +10,7 @@ from fedrec.algorithms import (
     PerFedRecSettings,
     PFedGraphSettings,
 )
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 from fedrec_lab.papers.personalised import LEAK, TUNED
 from fedrec_lab.papers.row import PublishedRow, paper_plan, published_row
 
@@ -140,7 +140,7 @@ def _pfedgraph_row(
             user_fraction=0.1,
             counted=True,
         ),
-        minutes=20,
+        minutes=3,
         note=f"{LEAK} {_RELEASED_SIGN if sign == 'released' else ''}".rstrip(),
     )
 

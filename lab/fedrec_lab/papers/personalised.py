@@ -17,7 +17,7 @@ from fedrec.algorithms import (
 )
 from fedrec.algorithms.declarations import AlgorithmSettings
 from fedrec.plan.schema import Plan
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 from fedrec_lab.papers.row import PublishedRow, paper_plan, published_row
 
 

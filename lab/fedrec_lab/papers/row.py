@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fedrec.algorithms import AlgorithmSettings
 from fedrec.plan.schema import EvaluationSettings, FederationSettings, Plan, RoundSettings
 from fedrec.protection import ProtectionSettings
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 _FEWEST_INTERACTIONS = {"FedRecGEL": 5, "PFedCLR": 10}
 """By paper: users with fewer distinct items are omitted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedrec.algorithms import FedMFSettings, FedNCFSettings
 from fedrec.plan.schema import Plan
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 from fedrec_lab.papers.row import PublishedRow, paper_plan, published_row
 
 _SCORED = (

@@ -18,7 +18,7 @@ from fedrec.plan.cautions import marked
 from fedrec.plan.layout import dense_values, protection_of
 from fedrec.plan.schema import Plan
 from fedrec.protection import ProtectionSettings
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 from fedrec_lab.reports.drawing import COLOURS, BarPlot, GroupPlot, Level, LinePlot, Series, SizeBar
 from fedrec_lab.reports.html import Figure
 from fedrec_lab.reports.round_report import RoundReport

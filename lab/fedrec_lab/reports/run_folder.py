@@ -126,7 +126,7 @@ class RunFolder:
         if not (Path(path) / SETTINGS_NAME).is_file():
             raise DataError(
                 f"{path} is not a run folder: it has no {SETTINGS_NAME}.",
-                remedy="Use the folder that the run printed.",
+                remedy="Use the folder that the run printed, or that save_run returned.",
             )
         check_run_folder(Path(path))
         return cls(Path(path))
@@ -198,6 +198,10 @@ class RunFolder:
             told(report)
 
         return note
+
+    def write_rounds(self, reports: Sequence[RoundReport]) -> None:
+        """Write `rounds.jsonl` anew."""
+        self._write(ROUNDS_NAME, "".join(f"{report.to_json()}\n" for report in reports))
 
     def rounds(self) -> tuple[RoundReport, ...]:
         """Return the rounds written so far in ascending order. A repeated round occurs once."""

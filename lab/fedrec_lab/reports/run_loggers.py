@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, ClassVar, cast
 
 import typer
@@ -233,9 +234,10 @@ class RunLoggers:
                 call(logger)
             except Exception as error:
                 del self._live[name]
+                reason = shorten(str(error), 300).rstrip(".")
                 typer.echo(
                     f"warning: the logger {name} failed and gets nothing more of this run: "
-                    f"{type(error).__name__}: {str(error)[:300]}. The run continues.",
+                    f"{type(error).__name__}: {reason}. The run continues.",
                     err=True,
                 )
 

@@ -297,11 +297,11 @@ class SimulatedFederation:
 
     @staticmethod
     def _trained(party: Party, part: Contribution) -> TrainedUsers:
-        nobody = np.zeros(len(party.users), dtype=np.bool_)
+        none_trained = np.zeros(len(party.users), dtype=np.bool_)
         return TrainedUsers(
             user_keys=party.users.user_keys(),
             samples=np.diff(party.users.train_indptr),
-            trained=nobody if part.trained is None else part.trained,
+            trained=none_trained if part.trained is None else part.trained,
             private=part.private,
             room=party.learner.local.room,
         )

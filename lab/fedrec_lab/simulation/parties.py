@@ -17,16 +17,15 @@ from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Protocol
 from fedrec.ids import RoundId
 from fedrec.model.blocked_table import BLOCK_BYTES
-from fedrec.model.new_table import NewTable
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.model.tables import TableRoom
+from fedrec.model.tables import NewTable, TableRoom
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.exposure import check_own_floor
 from fedrec.plan.travelling_rows import Cells, OwnRows, own_rows_of
 from fedrec.random_streams import Purpose, stream_key, uniform, user_stream
 from fedrec.settings.schema import Settings
 from fedrec.training.evaluator import Evaluator
-from fedrec.training.executors.choosing import executor_of
+from fedrec.training.executors.processes import executor_of
 from fedrec.training.learner import Contribution, Learner
 from fedrec.training.user_half import Resources
 from fedrec.wire.messages import RoundKind

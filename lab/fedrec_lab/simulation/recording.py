@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -105,6 +107,24 @@ def record_simulation(result: SimulationResult, run: RunFolder) -> None:
     run.write_report(report_content(result, ranks))
     if result.finished:
         CheckpointFolder(run.path).remove()
+
+
+def save_run(result: SimulationResult, run_folder: str | Path) -> Path:
+    """Write a simulation's run folder as `fedrec simulate` does, in place of an earlier one.
+
+    `compare_runs`, `Recommender.load` and `fedrec runs` read it.
+
+    Returns:
+        The folder's path.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    run = RunFolder(Path(run_folder))
+    result.recommender().save(run.path)
+    run.write_rounds(result.rounds)
+    record_simulation(result, run)
+    return run.path
 
 
 def _ledger(result: SimulationResult) -> Ledger:

@@ -243,7 +243,7 @@ class SimulationResult(Tabular):
             method: the algorithm, or a baseline's name in the table.
         """
         if method == TAIL:
-            # Of weights that other users chose, so that it isn't better than it is.
+            # With weights that other users chose, or the figure would be too optimistic.
             if self.tail is None or protocol != "full":
                 return None
             return rates_of_ranks(self.tail.crossed, self.settings.evaluation.at)

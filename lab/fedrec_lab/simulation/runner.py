@@ -13,10 +13,12 @@ from pathlib import Path
 
 from fedrec.clock import Clock, SystemClock
 from fedrec.data.catalogue import Catalogue
-from fedrec.data.source import read_users
+from fedrec.data.frames import DataFrame
+from fedrec.data.interactions import Interactions
+from fedrec.data.source import read_users, split_given
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
-from fedrec.evaluation.metrics import Protocol
+from fedrec.evaluation.metrics import PROTOCOLS, Protocol
 from fedrec.plan.travelling_rows import Cells
 from fedrec.settings.schema import Settings
 from fedrec_lab.reports.round_progress import is_watched, round_progress
@@ -36,9 +38,13 @@ def never() -> bool:
 
 
 def given_or_read(
-    settings: Settings, users: UserSplit | None, catalogue: Catalogue | None
+    settings: Settings,
+    users: UserSplit | Interactions | DataFrame | None,
+    catalogue: Catalogue | None,
 ) -> tuple[UserSplit, Catalogue]:
     """Return the data that were given, else those that the settings name.
+
+    Given interactions are split as the settings' section `data` selects them.
 
     Raises:
         SettingsError: an argument has the wrong type, only one of users and catalogue is given, or
@@ -47,13 +53,20 @@ def given_or_read(
     """
     for name, value, kind, source in (
         ("settings", settings, Settings, "load_settings"),
-        ("users", users, UserSplit | None, "users, catalogue = load_data"),
+        (
+            "users",
+            users,
+            UserSplit | Interactions | DataFrame | None,
+            "users, catalogue = load_data",
+        ),
         ("catalogue", catalogue, Catalogue | None, "users, catalogue = load_data"),
     ):
         if not isinstance(value, kind):
             raise SettingsError(
                 f"{name} is of type {type(value).__name__}.", remedy=f"Use {source}(...)."
             )
+    if not isinstance(users, UserSplit | None):
+        return split_given(users, settings.data, catalogue)
     if (users is None) != (catalogue is None):
         raise SettingsError(
             "Only one of users and catalogue was given.", remedy="Pass both, as load_data has them."
@@ -61,7 +74,7 @@ def given_or_read(
     if users is None and settings.data.path is None:
         raise SettingsError(
             "There is no data: users and catalogue are missing, and so is data.path.",
-            remedy="Pass users and catalogue, as load_data has them, or set data.path.",
+            remedy="Pass users and catalogue, as load_data has them, or a frame, or set data.path.",
         )
     if users is None or catalogue is None:
         return read_users(settings.data, reader="a simulation", warn=True)
@@ -79,11 +92,11 @@ def simulate(
     accept_other_arithmetic: bool = False,
     on_round: Callable[[RoundReport], None] | None = None,
     stop: Callable[[], bool] = never,
-    users: UserSplit | None = None,
+    users: UserSplit | Interactions | DataFrame | None = None,
     catalogue: Catalogue | None = None,
     clock: Clock | None = None,
     also: Sequence[Protocol] = (),
-    log: Sequence[str] = (),
+    log: str | Sequence[str] = (),
     progress: bool | None = None,
 ) -> SimulationResult:
     """Run a federation in this process until its end, or until `stop` returns true.
@@ -94,18 +107,21 @@ def simulate(
             `fedrec.plan.travelling_rows.deal_cells` or `cells_of_roster`. It changes bits only if
             the key authority opens sums, because it decides which items are trained.
         protect: protect, add and open every round with the protection of the settings.
-        folder: the run folder. Without one, nothing is written and the run can't be resumed. A
-            checkpoint is written when the run stops, and every half minute.
+        folder: the folder for checkpoints. Without one, nothing is written and the run can't be
+            resumed. A checkpoint is written when the run stops, and every half minute.
+            `save_run` writes the other files of a run folder.
         resume: resume from the folder's checkpoint, to the same bits.
         accept_other_arithmetic: resume even if training rounds differently, to bits as good. The
             checkpoint and the result record it.
         on_round: called after each published round.
         stop: called after every round.
-        users: the data. If omitted, the settings' data file is read.
+        users: the data: a frame, interactions, or what `load_data` returns with `catalogue`. If
+            omitted, the settings' data file is read.
+        catalogue: the items of `users`. Frames and interactions need none.
         also: further protocols to measure. They choose no version: the model is the best one under
             the plan's protocol.
-        log: loggers, such as "mlflow". They get the plan's settings and the rounds' numbers. One
-            that fails never ends the run.
+        log: one logger or several, such as "mlflow". They get the plan's settings and the rounds'
+            numbers. One that fails never ends the run.
         progress: show each round on stderr or in the notebook. By default on a terminal and in a
             notebook, unless `on_round` is given.
 
@@ -124,7 +140,12 @@ def simulate(
         raise SettingsError(
             "resume is true, but folder is missing.", remedy="Pass the stopped run's folder."
         )
+    log = (log,) if isinstance(log, str) else log
     loggers_of(log)
+    if unknown := [each for each in also if each not in PROTOCOLS]:
+        raise SettingsError(
+            f"also has {unknown[0]!r}.", remedy=f"Choose among {', '.join(PROTOCOLS)}."
+        )
     users, catalogue = given_or_read(settings, users, catalogue)
     timer = clock or SystemClock()
     checkpoints = None if folder is None else CheckpointFolder(folder)
@@ -152,7 +173,7 @@ def simulate(
         loggers = RunLoggers(log, settings, folder)
         # After an error they end here.
         stack.callback(loggers.end)
-        # For a tracker, a resumed run is another one.
+        # A tracker counts a resumed run as a new one.
         for report in federation.reports:
             loggers.round(report)
         listeners = [loggers.round, *([] if on_round is None else [on_round])]
@@ -183,8 +204,7 @@ def _run(
         for told in listeners:
             told(report)
         stopping = not federation.finished and stop()
-        # Tables in files are on disk already. The sooner they are the version to go back to, the
-        # sooner those before them go.
+        # Tables in files are on disk already. Once they are a checkpoint, earlier ones are deleted.
         overdue = federation.in_files or timer.now() - saved >= _SECONDS_BETWEEN_CHECKPOINTS
         if checkpoints is not None and not federation.finished and (stopping or overdue):
             federation.save(checkpoints)

@@ -305,7 +305,7 @@ class _Workers:
         self._on_result = on_result
         self._said: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
         self._jobs: list[SeedJob] = []
-        # By the job's place in the list, as everything below.
+        # Keyed by the job's position in the list, as is everything below.
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._ears: list[threading.Thread] = []
         self._done: set[int] = set()

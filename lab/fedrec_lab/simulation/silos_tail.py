@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -125,26 +126,13 @@ def measure_silos(
     for group in groups:
         own = users.select(group)
         tail = LocalTail(own.train_indptr, own.train_items, travelling, least)
-
-        def blocks(
-            own: UserSplit = own, group: NDArray[np.int64] = group
-        ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-            """Yield scores of this silo's users, by positions in the silo."""
-            for begin in range(0, len(group), _USERS_AT_ONCE):
-                some = np.arange(begin, min(len(group), begin + _USERS_AT_ONCE))
-                part, rows = own.select(some), private.rows(group[some])
-                for found, scores in learner.local.score_blocks(shared, part, rows):
-                    yield some[found], scores.cpu().numpy()
-
+        blocks = partial(_silo_scores, learner, shared, private, own, group)
         ranks = weighed(tail, own, blocks())
         figures = figures_of(tail, ranks, plan.evaluation.at)
         silos.append(figures)
         before[group], after[group] = ranks[0], crossed(ranks, plan.evaluation.at)
-        for rows, scores in blocks():
+        for rows, scores, with_tail in _added(tail, figures.weight, blocks()):
             chosen = own.select(rows)
-            with_tail = scores.copy()
-            local = np.array([tail.own(row) for row in rows.tolist()])
-            tail.add(with_tail, local, figures.weight)
             for name, found in test.items():
                 for side, values in zip(found, (scores, with_tail), strict=True):
                     side[group[rows]] = held_out_ranks(
@@ -155,3 +143,48 @@ def measure_silos(
                         seed=plan.federation.seed,
                     )
     return SilosTail(silos=tuple(silos), shared=before, crossed=after, test=test)
+
+
+def _silo_scores(
+    learner: Learner,
+    shared: SharedState,
+    private: PrivateState,
+    own: UserSplit,
+    group: NDArray[np.int64],
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Yield scores of a silo's users, by positions in the silo."""
+    for begin in range(0, len(group), _USERS_AT_ONCE):
+        some = np.arange(begin, min(len(group), begin + _USERS_AT_ONCE))
+        part, rows = own.select(some), private.rows(group[some])
+        for found, scores in learner.local.score_blocks(shared, part, rows):
+            yield some[found], scores.cpu().numpy()
+
+
+def _added(
+    tail: LocalTail, weight: float, blocks: Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]]:
+    """Yield positions in a silo, scores without and with its tail."""
+    for rows, scores in blocks:
+        with_tail = scores.copy()
+        tail.add(with_tail, np.array([tail.own(row) for row in rows.tolist()]), weight)
+        yield rows, scores, with_tail
+
+
+def scores_with_tail(
+    learner: Learner,
+    shared: SharedState,
+    private: PrivateState,
+    users: UserSplit,
+    groups: Sequence[NDArray[np.int64]],
+    least: int,
+    silos: SilosTail,
+) -> Iterator[tuple[NDArray[np.int64], torch.Tensor]]:
+    """Yield positions of users and their scores with the tail, under the weights of `silos`."""
+    travelling = np.zeros(learner.server.n_items, dtype=np.bool_)
+    travelling[learner.server.active_items(shared)] = True
+    for group, figures in zip(groups, silos.silos, strict=True):
+        own = users.select(group)
+        tail = LocalTail(own.train_indptr, own.train_items, travelling, least)
+        blocks = _silo_scores(learner, shared, private, own, group)
+        for rows, _, found in _added(tail, figures.weight, blocks):
+            yield group[rows], torch.from_numpy(found)

@@ -28,8 +28,8 @@ from fedrec_lab.simulation.silos_tail import check_tail
 from fedrec_lab.tuning.space import TriedSetting, Value, value_of, with_own
 
 SECONDS = 60.0
-"""Trainings stop after the round in which this time ends. Tail at home is tried after them, and takes
-as long as two more measurements."""
+"""Trainings stop after the round in which this time ends. Tail at home is tried after them, and
+takes as long as two more measurements."""
 _NEVER = {"evaluation.every_rounds": 1_000_000}
 """Rounds aren't measured, so that the last version counts: this takes a third of the time."""
 _KEYS = ("algorithm.regularisation", "algorithm.alpha")

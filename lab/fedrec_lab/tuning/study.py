@@ -34,8 +34,8 @@ from fedrec_lab.simulation.seeds import (
     run_seed,
     settings_of_seeds,
 )
-from fedrec_lab.tuning.contenders import Contender
 from fedrec_lab.tuning.space import (
+    Contender,
     Sampler,
     TrialSource,
     TriedSetting,
@@ -352,7 +352,7 @@ class _Runner:
         for index, trial in enumerate(wave):
             for seed, settings in settings_of_seeds(trial.settings, task.seeds).items():
                 identity = self._identity(settings)
-                # By all that it depends on, so that it counts whatever else the study tries.
+                # Named by all that it depends on, so it stays valid whatever else is tried.
                 name = f"{trial.algorithm}-seed-{seed}-{identity[:16]}"
                 parts = Parts(task.folder, identity, OnValidation)
                 known = parts.load(name)

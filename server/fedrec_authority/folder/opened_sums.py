@@ -147,7 +147,7 @@ class OpenedSums(FollowerStore[OpeningState]):
         """Record permanently, before the key is used, which sum is about to be opened.
 
         Args:
-            tagged: count it as a sum with wrong tags until `forgive_sum`, so that a crash in
+            tagged: count it as a sum with wrong tags until `uncount_sum`, so that a crash in
                 between does not allow another try.
         """
         if self.state.revealed_as(round_id) is not None:
@@ -236,7 +236,7 @@ class OpenedSums(FollowerStore[OpeningState]):
         )
         self.change(head=statement, opened=opened)
 
-    def forgive_sum(self) -> None:
+    def uncount_sum(self) -> None:
         """Undo the count of `record_reveal`, because the tags were right."""
         self.change(refused_sums=self.state.refused_sums - 1)
 

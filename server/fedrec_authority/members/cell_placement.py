@@ -126,7 +126,7 @@ def _without_leavers(cell: Cell, here: dict[ClientId, Standing]) -> Cell:
         cell,
         core=tuple(core),
         guests=tuple(guests),
-        left=tuple({*cell.everybody} - core - guests),
+        left=tuple({*cell.all_clients} - core - guests),
     )
 
 

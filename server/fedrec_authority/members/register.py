@@ -115,7 +115,7 @@ class MemberRegister:
         return (
             f'client.when_away is "go_on" for {len(self.present) - self.core} of '
             f"{len(self.present)} members. At least {self.cell_size} must have "
-            '"wait", so that sums are over them. Invite others'
+            '"wait": only these are in every sum. Invite others'
         )
 
     def with_member(

@@ -80,7 +80,7 @@ class Attribution:
         before = {one.cell for one in self._store.state.paused if one.round != task.round}
         return before.intersection(self._by_cell(task))
 
-    def is_of_use(self, task: Reveal) -> bool:
+    def is_useful(self, task: Reveal) -> bool:
         """Return whether a round may be examined, and would still be a round without a cell.
 
         With one cell, or if all of them are needed, the key would be used for nothing.
@@ -108,7 +108,7 @@ class Attribution:
         """
         return len(self._paused_with(task, cells)) <= MAX_PAUSED
 
-    def take_apart(self, task: Reveal) -> CellFindings:
+    def open_cells(self, task: Reveal) -> CellFindings:
         """Open the sum of each cell, recording each on disk before the key is used.
 
         Raises:

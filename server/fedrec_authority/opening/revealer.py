@@ -253,7 +253,7 @@ class Revealer:
             run=membership.run,
             plan_json=plan_to_json(membership.plan).decode(),
             catalogue_fingerprint=membership.catalogue_fingerprint,
-            users=users_digest(_nobody()),
+            users=users_digest(_no_users()),
         )
         if not store.is_bound or store.state.pin.run != pin.run:
             check_new_run(membership.plan)
@@ -349,7 +349,7 @@ class _Session(PullLoop):
         return True
 
 
-def _nobody() -> UserSplit:
+def _no_users() -> UserSplit:
     """Return no users, for a party without data."""
     none = np.zeros(0, dtype=np.int64)
     return UserSplit(

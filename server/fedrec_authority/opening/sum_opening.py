@@ -49,9 +49,7 @@ Each answer reveals something about it.
 """
 _UNFIT = "the sum is out of bounds, and one of these clients caused it"
 _COUNTED_AGAIN = "the sum is out of bounds, and the clients of the other cells are counted again"
-_NOT_THEIRS = (
-    "the coordinator's sum does not match its contributions, and each of their cells is fit"
-)
+_NOT_THEIRS = "the coordinator's sum does not match its contributions, although each cell is valid"
 _REMEDY = "Nothing was opened. See audit.jsonl, and tell the data owners if it happens again."
 
 
@@ -161,7 +159,7 @@ class SumOpening:
         except RefusedError as error:
             return _Refusal(error=error, public_reason=error.message, is_final=True)
         if fetched:
-            self._store.forgive_sum()
+            self._store.uncount_sum()
         return replace(found, aggregate=aggregate)
 
     def _check(self, task: Reveal) -> None:
@@ -199,9 +197,9 @@ class SumOpening:
         """Refuse to use a key after the largest allowed number of refused sums."""
         if self._store.state.refused_sums >= MOST_REFUSED:
             raise RefusedError(
-                f"{MOST_REFUSED} sums that had to be refused, such as ones with wrong tags, were "
-                f"presented in epoch {self._membership.epoch}. Every further answer would reveal "
-                "something about the key.",
+                f"In epoch {self._membership.epoch}, the coordinator sent {MOST_REFUSED} sums that "
+                "had to be refused, such as sums with wrong tags. Every further answer would "
+                "reveal something about the key.",
                 remedy="Tell the data owners: they need a new key epoch, and perhaps another "
                 "coordinator, or a roster without a member whose software was changed.",
             )
@@ -265,10 +263,10 @@ class SumOpening:
             error: the problem of the whole sum.
         """
         fits = self._attribution
-        if not fits.is_of_use(task):
+        if not fits.is_useful(task):
             return self._unfit(task, error)
         try:
-            parts = fits.take_apart(task)
+            parts = fits.open_cells(task)
         except RefusedError as problem:
             return self._unfit(task, problem, problem.message)
         if not parts.unfit:
@@ -369,7 +367,7 @@ class SumOpening:
         if refusal.is_final:
             counted = self._is_fetched(task)
             if counted and not refusal.counts_against_key:
-                self._store.forgive_sum()
+                self._store.uncount_sum()
             self._store.record_refused(
                 task.round, counted=refusal.counts_against_key and not counted
             )

@@ -217,20 +217,20 @@ def _named(clients: frozenset[ClientId], roster: Roster, presence: Presence) -> 
     ]
     if len(clients) > _MOST_NAMED:
         named.append(f"{len(clients) - _MOST_NAMED} more")
-    return _joined(named)
+    return "; ".join(named)
 
 
 def _more(state: State) -> str:
     """Return how many more clients must join, if all others are present."""
-    rules, everybody = state.rules, state.rules.summable(state.roster)
-    n_cells = rules.n_cells(everybody)
+    rules, summable = state.rules, state.rules.summable(state.roster)
+    n_cells = rules.n_cells(summable)
     if n_cells < rules.fewest_cells:
         return (
             f"more cells: {n_cells} can be summed, {rules.fewest_cells} are needed "
             "(federation.corrupt_cells). `fedrec keys roster list` shows paused cells, `fedrec "
             "keys roster resume CELL` resumes one"
         )
-    here, wanted = len(core_among(rules.partition, everybody)), rules.needed
+    here, wanted = len(core_among(rules.partition, summable)), rules.needed
     if here >= wanted:
         return NOT_ENOUGH
     return (
@@ -259,4 +259,6 @@ def _back(missing: Collection[ClientId]) -> str:
 
 
 def _joined(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, and {words[-1]}"
+    if len(words) < 3:
+        return " and ".join(words)
+    return f"{', '.join(words[:-1])}, and {words[-1]}"

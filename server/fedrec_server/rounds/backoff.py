@@ -46,7 +46,7 @@ def after_spoiling(state: State, round_: Round, clients: frozenset[ClientId]) ->
     return replace(state, silences={**state.silences, **found})
 
 
-def willing(state: State, here: frozenset[ClientId], number: RoundId) -> frozenset[ClientId]:
+def clients_to_ask(state: State, here: frozenset[ClientId], number: RoundId) -> frozenset[ClientId]:
     """Return the clients to ask, out of those here, or all of them if too few would be left."""
     left_out = {unit for unit, one in state.silences.items() if number <= one.until}
     left = state.rules.summable(here.difference(*left_out))
@@ -59,7 +59,7 @@ def is_left_out(state: State, client_id: ClientId, number: RoundId) -> bool:
     return found is not None and number <= found.until
 
 
-def missed_by_none(rules: Rules, clients: Collection[ClientId]) -> frozenset[ClientId]:
+def dispensable(rules: Rules, clients: Collection[ClientId]) -> frozenset[ClientId]:
     """Return the clients whose absence excludes no other client: guests, or all without cells.
 
     If a client of a cell's core is missing, the whole cell sits out, even if its updates were

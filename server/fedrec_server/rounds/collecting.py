@@ -16,7 +16,7 @@ from fedrec.identity.cells import missing_from
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds import steps
-from fedrec_server.rounds.backoff import after_silence, is_left_out, missed_by_none
+from fedrec_server.rounds.backoff import after_silence, dispensable, is_left_out
 from fedrec_server.rounds.by_client import Asked, Counted
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
@@ -156,7 +156,7 @@ def round_of(state: State, client_id: ClientId, number: RoundId) -> Round:
 def has_all_but(state: State, round_: Round, gone: Collection[ClientId]) -> bool:
     """Return whether a round lacks only clients that said goodbye."""
     rules, arrived = state.rules, round_.accepted
-    gone = missed_by_none(rules, gone)
+    gone = dispensable(rules, gone)
     left = frozenset(one for one in gone if one in round_.asked and one not in arrived)
     if not left or not may_have_all(rules, round_, len(arrived), len(left)):
         return False
@@ -232,7 +232,7 @@ def received(state: State, event: StepHeard) -> Step:
     full = most is not None and len(begun) >= most
     if is_new and full and not state.rules.partition.cell_size:
         raise RoundClosed(f"Round {round_.number} has enough clients.")
-    # Most were asked. For the others, all cells would have to be looked at.
+    # Most clients were asked. For others, every cell would have to be checked.
     unasked = message.client_id not in round_.asked
     may_join = unasked and bool(joined_by(state, round_, message.client_id))
     round_, changes = steps.hear(state.rules, round_, event, may_join=may_join)

@@ -14,7 +14,7 @@ from fedrec.identity.cells import whole_cells
 from fedrec.ids import ClientId, RoundId, digest
 from fedrec.privacy import BUDGET_SPENT
 from fedrec_server.rounds import revealing
-from fedrec_server.rounds.backoff import pause_seconds, willing
+from fedrec_server.rounds.backoff import clients_to_ask, pause_seconds
 from fedrec_server.rounds.by_client import Asked
 from fedrec_server.rounds.changes import RoundOpened
 from fedrec_server.rounds.endings import Step, finish
@@ -199,7 +199,7 @@ def absent(state: State, live: frozenset[ClientId]) -> frozenset[ClientId]:
 def open_round(state: State, tick: Tick) -> Step:
     """Open the next round once all required clients are there, or end the run."""
     number = state.next_number
-    here = willing(state, state.rules.summable(tick.live & state.roster), number)
+    here = clients_to_ask(state, state.rules.summable(tick.live & state.roster), number)
     if state.last_count is not None:
         counted = state.last_count.clients
         found = state.last_count.after_looking_at(

@@ -98,7 +98,7 @@ class SqliteStore(Store):
             self.run = self._meta("run")
         except sqlite3.DatabaseError as error:
             self.close()
-            if _is_for_want_of_space(error, folder):
+            if _is_disk_full(error, folder):
                 message = f"There is no space for the database: {error}."
                 raise DiskFull(message, remedy=FREE_SPACE) from error
             raise damaged_database(folder, error) from error
@@ -417,7 +417,7 @@ def _unmarked(error: OSError) -> DurabilityLost:
     return DurabilityLost(f"The high-water mark cannot be written: {error}.")
 
 
-def _is_for_want_of_space(error: sqlite3.DatabaseError, folder: Path) -> bool:
+def _is_disk_full(error: sqlite3.DatabaseError, folder: Path) -> bool:
     """Return whether the disk was full, which SQLite may report as an I/O error."""
     if code_of(error) == sqlite3.SQLITE_FULL:
         return True

@@ -14,8 +14,8 @@ from fedrec.algorithms import ALGORITHMS
 from fedrec.cli.main import main
 from fedrec.errors import KeysError
 from fedrec.follower.stored_state import RunPin
-from fedrec.identity.cell_rules import check
 from fedrec.identity.document import write_public
+from fedrec.identity.roster import check_cells
 from fedrec.ids import RoundId
 from fedrec.settings.schema import Settings
 from fedrec.settings.validation import load_settings
@@ -124,7 +124,7 @@ def test_a_paused_cell_is_resumed_in_the_next_epoch(world, call_cells):
     assert [cell.state for cell in before.partition.cells] == ["active", "paused"]
     code, told = call_cells("resume", 2)
     assert code == 0 and "resumed cell 2" in told
-    check(before, world.roster)
+    check_cells(before, world.roster)
     assert [cell.state for cell in world.partition.cells] == ["active", "active"]
 
 

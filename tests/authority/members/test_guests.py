@@ -13,7 +13,6 @@ from world.plans import plan_of
 
 from fedrec.errors import BadSignature
 from fedrec.identity.application import SignedApplication
-from fedrec.identity.cell_rules import check
 from fedrec.identity.cells import (
     Partition,
     check_whole,
@@ -24,6 +23,7 @@ from fedrec.identity.cells import (
 )
 from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.identity.identity import Identity
+from fedrec.identity.roster import check_cells
 from fedrec.ids import ClientId
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder
@@ -79,7 +79,7 @@ class World:
     @property
     def partition(self):
         """Of the newest roster, which is checked against nothing before it."""
-        check(None, self.roster)
+        check_cells(None, self.roster)
         return self.roster.partition
 
     @property
@@ -217,7 +217,7 @@ def test_leave_leads_to_a_roster_that_passes(world):
     world.join(*everybody)
     before = world.roster
     world.hear(leave(goes, word(goes)))
-    check(before, world.roster)
+    check_cells(before, world.roster)
     (cell,) = world.partition.cells
     assert cell.state == "active" and set(cell.core) == {who.client_id for who in stay}
     assert cell.guests == (goes.client_id,)
@@ -234,7 +234,7 @@ def test_leave_of_one_of_three_retires_the_cell(world):
     world.join(*everybody)
     before = world.roster
     world.hear(leave(goes, word(goes)))
-    check(before, world.roster)
+    check_cells(before, world.roster)
     assert [cell.state for cell in world.partition.cells] == ["retired"]
     (told,) = [e for e in world.events if e.name == "member left"]
     assert "no round opens before others join" in told.detail

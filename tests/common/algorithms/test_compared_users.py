@@ -9,7 +9,7 @@ from conformance.unrounded import assert_near
 from threadpoolctl import threadpool_limits
 from world.plans import check_plan, plans
 
-from fedrec.algorithms import ALGORITHMS, UserUpdates
+from fedrec.algorithms import ALGORITHMS, UserUpdates, individual
 from fedrec.algorithms.batch import Batch, Values, supervised_contrast
 from fedrec.algorithms.cofedrec import group
 from fedrec.algorithms.declarations import UpdateTensor
@@ -48,6 +48,33 @@ def personalised(name, tables, vectors=None, samples=None, **settings):
         table_of = np.arange(n_users) if mixture.table_of is None else mixture.table_of
         got[own] = [made[k] if k >= 0 else tables[u] for u, k in enumerate(table_of)]
     return {own: np.array(each) for own, each in got.items()}, found.shared
+
+
+def test_products_have_the_same_bits_by_any_number_of_threads(monkeypatch):
+    """In several pieces and blocks. They are those of float64, too."""
+    tables = np.random.default_rng(3).standard_normal((300, 9000, 1))
+    weights = np.random.default_rng(4).random((7, 300))
+    monkeypatch.setattr(individual, "BLOCK_BYTES", 4 * 9000 * 200)
+
+    def found(threads, dtype):
+        updates = UserUpdates(
+            SharedState({"item_embedding": np.zeros((9000, 1))}),
+            active=np.arange(9000), user_keys=np.arange(300), samples=np.ones(300, int), number=2,
+            read=lambda name, users: tables[users].astype(dtype), shown=lambda name: tables,
+            threads=threads,
+        )  # fmt: skip
+        with threadpool_limits(1, user_api="blas"):
+            return (
+                updates.products("item_embedding", np.ones((9000, 1))),
+                updates.mixed("item_embedding", weights)[:, :, 0],
+            )
+
+    wanted = (tables[:, :, 0] - 1.0) @ (tables[:, :, 0] - 1.0).T, weights @ tables[:, :, 0]
+    one, three = found(1, np.float32), found(3, np.float32)
+    for own, same, precise, exact in zip(one, three, found(3, np.float64), wanted, strict=True):
+        assert np.array_equal(own, same)
+        assert_near(precise, exact, 1e-9)
+        assert_near(own, exact, 1e-5)
 
 
 def test_the_elbow_of_the_specification():

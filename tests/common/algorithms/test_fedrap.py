@@ -10,12 +10,12 @@ import torch
 from world.plans import check_plan, users_of
 
 from fedrec.algorithms import Circumstances, FedRAP, FedRAPSettings
-from fedrec.algorithms.about import accounted_epsilon
+from fedrec.algorithms.settings_warnings import accounted_epsilon
 from fedrec.algorithms.whole_decay import coordinates, shrinking
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.plan.schema import Plan, TrainingSettings
 from fedrec.training.learner import Learner
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 N_ITEMS = 61
 

@@ -30,7 +30,7 @@ from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import algorithm_of, algorithm_warnings
 from fedrec.training.blocks import blocks_of, buckets_of, draw_samples
 from fedrec.training.learner import Learner
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 N_ITEMS = 61
 

@@ -7,7 +7,7 @@ from world.plans import check_plan, plans
 
 from fedrec.algorithms import GPFedRec, GPFedRecSettings, Shapes, UserUpdates
 from fedrec.model.state import SharedState
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 plan_of = plans(
     federation={"seed": 7, "maximum_users": 64, "minimum_item_users": 1},

@@ -28,7 +28,6 @@ ALLOWED = (
     "lab/fedrec_lab/comparison/references/",
     "lab/fedrec_lab/demo/",
     # The commands of these, or that compare algorithms by name.
-    "lab/fedrec_lab/cli/costs.py",
     "lab/fedrec_lab/cli/reproduce.py",
     "lab/fedrec_lab/cli/evaluate.py",
     "lab/fedrec_lab/cli/demo.py",

@@ -5,7 +5,7 @@ import pytest
 from conformance.hand_made import HandMade
 from world.plans import plans
 
-from fedrec.algorithms.about import nominal_epsilon
+from fedrec.algorithms.settings_warnings import nominal_epsilon
 from fedrec.data import generate, leave_one_out
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState

@@ -13,7 +13,7 @@ from fedrec.algorithms import Circumstances, PFedRec, PFedRecSettings
 from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import accelerator_of
 from fedrec.training.learner import Learner
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 N_ITEMS = 61
 

@@ -20,7 +20,6 @@ class NearestSettings(AlgorithmSettings):
     name: Literal["nearest"] = "nearest"
 
 class Nearest(Algorithm):
-    name = "nearest"
     settings_type = NearestSettings
     parameters = ()
 

@@ -11,8 +11,9 @@ from world.plans import check_plan, plan_of
 from fedrec.cli.pricing import tables_price, tables_rows, tables_warnings
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.plan.layout import Layout, vector_spec
-from fedrec.plan.price import parameter_sets, price, warnings_for
+from fedrec.plan.price import parameter_sets, price
 from fedrec.plan.schema import Plan
+from fedrec.plan.settings_warnings import warnings_for
 from fedrec.plan.sizing import sizes
 from fedrec.protection import PROTECTIONS
 from fedrec.protection.encryption_parameters import CKKS_PRESETS

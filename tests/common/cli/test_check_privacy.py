@@ -73,7 +73,7 @@ def test_a_client_that_opens_single_updates_meets_one_share(name, key_holder, op
     assert facts["epsilon"] == pytest.approx(2.2581, rel=0.01)
     assert facts["epsilon_coordinator"] == pytest.approx(1.8005, rel=0.01)
     assert facts["epsilon_with_one_client"] == pytest.approx(3.3414 if opened else 2.2581, rel=0.01)
-    assert any("opens single updates" in text for text in privacy_warnings(plan, 0)) is opened
+    assert any("can open single updates" in text for text in privacy_warnings(plan, 0)) is opened
     rows = dict(found.rows)
     assert ("which they can open" in rows["and one client with it"]) is opened
 
@@ -87,7 +87,7 @@ def test_whole_noise_of_each_client_needs_no_other():
     facts = found.facts
     assert facts["opens_updates"]
     assert facts["epsilon_coordinator"] == facts["epsilon_with_one_client"] == facts["epsilon"]
-    assert not any("opens single updates" in text for text in privacy_warnings(plan, 0))
+    assert not any("can open single updates" in text for text in privacy_warnings(plan, 0))
 
 
 def test_no_privacy_is_said(fedrec, settings_file):

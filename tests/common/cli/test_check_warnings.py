@@ -7,8 +7,8 @@ from world.plans import plan_of
 
 from fedrec.data import generate
 from fedrec.data.writing import write_interactions
-from fedrec.plan.price import warnings_for
 from fedrec.plan.schema import Plan
+from fedrec.plan.settings_warnings import warnings_for
 from fedrec.protection import ProtectionSettings
 
 BY_CLIENT = {"compress": "client"}

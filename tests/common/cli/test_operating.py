@@ -202,6 +202,7 @@ def test_what_each_client_does(fedrec, call, admin):
 def test_an_older_coordinator_tells_who_was_seen(fedrec, call):
     assert "3 heard since the coordinator started, of 4" in fedrec("status", *call).out
     assert fedrec("clients", *call, "--json").json == {"members": [], "now": 0.0}
+    assert fedrec("clients", *call).out.startswith("This coordinator has an earlier release")
 
 
 def test_the_operators_file_is_found_where_kits_have_it(fedrec, call, tmp_path, monkeypatch):

@@ -64,6 +64,17 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def test_a_coordinator_that_was_not_stopped_is_told(fedrec, tmp_path):
+    path = tmp_path / "coordinator.sqlite"
+    with closing(sqlite3.connect(path)) as rows:
+        rows.execute("PRAGMA journal_mode = WAL")
+        rows.execute(f"PRAGMA user_version = {COORDINATOR.own}")
+        (found,) = fedrec("check", "--upgrade", tmp_path, "--json").json["found"]
+    assert "runs or was killed" in found["notes"][-1]
+    (found,) = fedrec("check", "--upgrade", tmp_path, "--json").json["found"]
+    assert (found["format"], found["notes"]) == (COORDINATOR.own, [])
+
+
 def test_every_kind_of_folder_is_told_and_none_is_changed(fedrec, tmp_path):
     database(tmp_path / "coordinator" / "coordinator.sqlite", 10)
     state(tmp_path / "a")

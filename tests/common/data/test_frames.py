@@ -42,6 +42,18 @@ def test_a_frame_of_any_library(made):
     assert found.times().tolist() == [30, 10, 20, 40]
 
 
+def test_a_frame_is_split_like_its_interactions(made):
+    frame = made({"who": ["u"] * 4, **{name: ROWS[name] for name in ROWS if name != "user_id"}})
+    users, items = load_data(frame, user_column="who", minimum_rating=4)
+    kept = Interactions.from_frame(frame, user_column="who", minimum_rating=4)
+    assert users.train_items.tolist() == load_data(kept)[0].train_items.tolist() == [1]
+    assert users.user_ids == ("u",) and items.item_ids == ("a", "b", "c")
+    with pytest.raises(DataError, match=r"no column for the user.*user_column"):
+        load_data(frame)
+    with pytest.raises(SettingsError, match="no argument 'separator'"):
+        load_data(frame, separator=",")
+
+
 def test_rows_below_a_rating_are_left_out(made):
     found = Interactions.from_frame(made(ROWS), minimum_rating=4)
     assert found.item_ids.tolist() == ["a", "b", "c"]
@@ -70,16 +82,34 @@ def test_points_in_time_may_have_a_zone_or_be_missing():
     [
         ({"who": ["u"], "item": ["a"]}, {}, "no column for the user.*user_column"),
         ({"user": ["u"], "uid": ["u"], "item": ["a"]}, {}, "several columns .* the user"),
-        ({"user": ["u"], "item": ["a"]}, {"item_column": "what"}, "no columns 'what' for the item"),
+        ({"user": ["u"], "item": ["a"]}, {"item_column": "what"}, "no column 'what' for the item"),
         ({"user": [1.5], "item": ["a"]}, {}, "values of type float, expected strings or integers"),
-        ({"user": ["u"], "item": [None]}, {}, "item_ids contains values of type"),
+        ({"user": ["u", "v"], "item": ["a", None]}, {}, r"item_ids .* Row 1, .*dropna"),
         ({"user": ["u"], "item": ["a"], "time": ["noon"]}, {}, "times are of type str"),
         ({"user": ["u"], "item": ["a"]}, {"minimum_rating": 4}, "no column for the rating"),
+        ({**ROWS, "rating": ["good"] * 4}, {"minimum_rating": 4}, r"minimum_rating=4: .* numbers"),
+        (ROWS, {"minimum_rating": "four"}, "minimum_rating='four'"),
     ],
 )
 def test_errors_name_the_argument(columns, arguments, message):
     with pytest.raises(DataError, match=message):
         Interactions.from_frame(pandas_frame(columns), **arguments)
+
+
+def test_columns_without_names_have_numbers():
+    frame = pandas_frame(zip(*ROWS.values(), strict=True))
+    found = Interactions.from_frame(frame, user_column=0, item_column="1", timestamp_column=3)
+    assert found.to_pandas().equals(Interactions.from_frame(pandas_frame(ROWS)).to_pandas())
+    with pytest.raises(DataError, match=r"no column 4 .* Its columns are 0, 1, 2, 3"):
+        Interactions.from_frame(frame, user_column=0, item_column=4)
+
+
+def test_other_types_than_frames_are_told_where_they_belong():
+    for value in ("rows.csv", np.zeros((3, 2))):
+        with pytest.raises(DataError, match=r"load_data .*from_arrays .*from_scipy"):
+            Interactions.from_frame(value)
+    with pytest.raises(SettingsError, match=r"Interactions\.from_arrays"):
+        load_data(np.zeros((3, 2)))
 
 
 def test_arrays_of_integers_become_text():
@@ -118,7 +148,7 @@ def test_interactions_are_split_like_a_file(tmp_path):
     with pytest.raises(DataError, match="minimum_interactions") as error:
         load_data(found, minimum_interactions=9)
     assert "--" not in str(error.value)
-    with pytest.raises(SettingsError, match="no argument 'user_column'"):
+    with pytest.raises(SettingsError, match=r"no argument 'user_column'.*\.from_frame"):
         load_data(found, user_column="who")
 
 

@@ -31,6 +31,20 @@ def test_pauses_double_up_to_a_cap(world):
     assert pauses == [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0, 5.0]
 
 
+def test_a_call_that_failed_is_no_long_poll_when_it_is_repeated(world, monkeypatch):
+    asked: list[float] = []
+
+    def next_task(*args: object, wait_seconds: float) -> None:
+        asked.append(wait_seconds)
+        if len(asked) < 2:
+            raise Unreachable("nobody")
+
+    monkeypatch.setattr(world.link, "next_task", next_task)
+    for _ in range(2):
+        patient(world, []).next_task("client", "run", 0, wait_seconds=20.0)
+    assert asked == [20.0, 0.0, 20.0]
+
+
 def test_a_trouble_is_told_once_and_counted(world):
     """Not for ever, as whoever listens would hear it."""
     said = [Unreachable("nobody")] * 4 + [StorageError("full")] * 2 + [Unreachable("nobody")]

@@ -10,12 +10,11 @@ import pytest
 from world.invariants import smallest_isolated
 
 from fedrec.errors import RosterBreaksCells
-from fedrec.identity import cell_rules
-from fedrec.identity.cell_rules import check
+from fedrec.identity import roster as rosters
 from fedrec.identity.cells import Cell, Partition, Standing, guest_consent
 from fedrec.identity.document import VERSIONS
 from fedrec.identity.identity import Identity
-from fedrec.identity.roster import Roster
+from fedrec.identity.roster import Roster, check_cells
 from fedrec.ids import ClientId
 from fedrec_authority.members.cell_placement import place
 
@@ -71,16 +70,16 @@ FIRST = roster(
 
 def refused(old: Roster | None, new: Roster, why: str) -> None:
     with pytest.raises(RosterBreaksCells, match=why) as caught:
-        check(old, new)
+        check_cells(old, new)
     assert caught.value.code == "roster_breaks_cells"
 
 
 def test_a_roster_without_members_or_cells_is_one():
     empty = roster(1, (), (), ())
-    check(None, empty)
+    check_cells(None, empty)
     assert Roster.from_json(empty.to_json()) == empty
     made = tuple(standing(n, 2) for n in range(3))
-    check(empty, roster(2, (0, 1, 2), (Cell(id=1, since=2, core=ids(0, 1, 2)),), made, empty))
+    check_cells(empty, roster(2, (0, 1, 2), (Cell(id=1, since=2, core=ids(0, 1, 2)),), made, empty))
 
 
 def test_a_roster_survives_writing_and_names_the_one_before():
@@ -88,8 +87,8 @@ def test_a_roster_survives_writing_and_names_the_one_before():
     assert again == FIRST
     assert VERSIONS["fedrec roster"] == 2
     assert FIRST.digest() == hashlib.sha256(FIRST.to_json()).digest()
-    check(None, FIRST)
-    check(FIRST, replace(FIRST, epoch=2, previous=FIRST.digest()))
+    check_cells(None, FIRST)
+    check_cells(FIRST, replace(FIRST, epoch=2, previous=FIRST.digest()))
 
 
 def test_refill_after_removal():
@@ -125,7 +124,7 @@ def test_repair_with_too_few_fresh():
         if fresh < 3:
             refused(FIRST, following, "cell 2 has 2 members")
         else:
-            check(FIRST, following)
+            check_cells(FIRST, following)
 
 
 def test_same_party_as_fresh():
@@ -142,7 +141,7 @@ def test_same_party_as_fresh():
 def test_who_replaces_keeps_the_place():
     kept = Cell(id=1, since=1, core=ids(1, 2, 3))
     known = (*FIRST.partition.standings, standing(3, 1, replaces=0))
-    check(FIRST, roster(2, (1, 2, 3), (kept,), known, FIRST))
+    check_cells(FIRST, roster(2, (1, 2, 3), (kept,), known, FIRST))
     refused(
         FIRST, roster(2, (0, 1, 2, 3), (kept,), known, FIRST), "two client ids belong to one party"
     )
@@ -194,7 +193,7 @@ def test_a_core_member_becomes_a_guest_by_its_own_word_only():
     )
     moved = (Cell(id=1, since=1, core=ids(0, 1, 2), guests=ids(3)),)
     known = tuple(standing(n, 1) for n in range(3))
-    check(four, roster(2, tuple(range(4)), moved, (*known, guest(3, 1)), four))
+    check_cells(four, roster(2, tuple(range(4)), moved, (*known, guest(3, 1)), four))
     others = replace(guest(2), client_id=PEOPLE[3].client_id, since=1)
     for word in (standing(3, 1), others):
         refused(four, roster(2, tuple(range(4)), moved, (*known, word), four), "signed consent")
@@ -234,8 +233,8 @@ def random_history(rng: random.Random, size: int) -> int:
         following = roster(
             epoch, tuple(present), partition.cells, partition.standings, now, size=size
         )
-        check(now, following)
-        check(None, following)
+        check_cells(now, following)
+        check_cells(None, following)
         now = following
         exposed |= {NAMES[m] for c in now.partition.cells for m in (*c.guests, *c.left)}
         usable = now.partition.in_use
@@ -263,7 +262,7 @@ def test_no_history_of_placed_cells_isolates_fewer_than_a_cell(size):
 def test_without_the_fresh_rule_histories_isolate_clients(monkeypatch):
     # Nobody counts as exposed any more: leavers hold cells, and guests may be anybody.
     monkeypatch.setattr(Partition, "thin", lambda self: None)
-    monkeypatch.setattr(cell_rules, "_alone", lambda roster: iter(()))
+    monkeypatch.setattr(rosters, "_alone", lambda roster: iter(()))
     rng = random.Random(3)
     assert min(random_history(rng, 3) for _ in range(250)) < 3
 

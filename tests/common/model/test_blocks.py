@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from fedrec.errors import FolderInUse, StorageError
 from fedrec.model import block_folder
 from fedrec.model.block_folder import BlockFolder
-from fedrec.model.new_table import BlockWriter, NewBlocks
 from fedrec.model.state import PrivateState
-from fedrec.model.tables import TableRoom, room_in
+from fedrec.model.tables import BlockWriter, NewBlocks, TableRoom, room_in
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from fedrec.plan.layout import vector_spec
 from fedrec.plan.schema import EvaluationSettings, Plan, RoundSettings
 from fedrec.protection import PROTECTIONS, ProtectionSettings
 from fedrec.updates import UPDATES
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 
 def test_the_default_plan_works():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedrec.protection import Paillier, SegmentSpec, VectorSpec
 from fedrec.updates import UPDATES
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 N_ITEMS, DIM, KEPT, COUNTS = 3, 4, 3, 2
 CHANGE = st.lists(st.integers(-3, 3), min_size=N_ITEMS * DIM, max_size=N_ITEMS * DIM)

@@ -1,5 +1,7 @@
 """The first settings file works as it is written."""
 
+import re
+
 import pytest
 
 from fedrec.algorithms import ALGORITHMS
@@ -126,8 +128,16 @@ def test_the_environment_and_values_win_over_the_start():
 
 
 def test_what_is_wrong_with_an_algorithm_is_said_in_words_of_python(tmp_path):
-    with pytest.raises(SettingsError, match=r'algorithm\.name = "fedalz".*"fedals"') as error:
+    with pytest.raises(SettingsError, match=r"algorithm is 'fedalz'.*fedals") as error:
         load_settings(algorithm="fedalz", environ={})
     assert "--" not in str(error.value)
+    for arguments, message in (
+        ({"algorithm": "fedals", "values": {"algorithm.name": "ease"}}, "Omit one of them"),
+        ({"values": "rounds.total=5"}, "values={'rounds.total': 5}"),
+        ({"values": {"rounds": {"total": 5}}}, "dotted keys such as rounds.total"),
+        ({"path": "fedals"}, "pass algorithm='fedals'"),
+    ):
+        with pytest.raises(SettingsError, match=re.escape(message)):
+            load_settings(**arguments, environ={})
     with pytest.raises(SettingsError, match="Omit algorithm or path"):
         load_settings(tmp_path / "run.toml", algorithm="fedals")

@@ -79,6 +79,7 @@ def test_an_integer_will_do_for_a_number_but_text_will_not(tmp_path):
         ("total = 5\n", "rounds.total"),
         ("rounds.totl = 5\n", "rounds.total"),
         ("[client]\ncertficate = 'x'\n", "client.certificate"),
+        ("[privacy]\nnoise = 1\n", "privacy.noise_multiplier"),
     ],
 )
 def test_a_misspelt_key_is_answered_with_the_nearest(tmp_path, text, nearest):

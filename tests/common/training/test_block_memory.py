@@ -17,8 +17,8 @@ from fedrec.training import trainer as trainer_module
 from fedrec.training.blocks import BlockSize, blocks_of, buckets_of, draw_samples
 from fedrec.training.device import DeviceTables
 from fedrec.training.learner import Learner
+from fedrec.training.local_round import train_locally
 from fedrec.training.trainer import BlockRoom, block_bytes
-from fedrec.training.user_half import train_locally
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from fedrec.algorithms import UploadNoise
 from fedrec.algorithms.cohort import BlockChange
 from fedrec.data import generate, leave_one_out
 from fedrec.privacy.noise import RandomBits, gaussian_noise, laplace_noise
-from fedrec.training.executors.choosing import executor_of
+from fedrec.training.executors.processes import executor_of
 from fedrec.training.fitting import NoisyUploads
 from fedrec.training.learner import Learner
 from fedrec.training.user_half import Resources

@@ -6,7 +6,7 @@ import torch
 from reference.plain_updates import largest_values, nearest_of_rank
 
 from fedrec.updates import SVD, TopK
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 
 def svd(rank, dim):

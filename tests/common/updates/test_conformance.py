@@ -6,7 +6,7 @@ from conformance.update_suite import UpdateSuite
 
 from fedrec.plan.combinations import COMBINATIONS
 from fedrec.updates import UPDATES
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 
 class TestUpdates(UpdateSuite):

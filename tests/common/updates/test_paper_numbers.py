@@ -3,7 +3,7 @@
 import pytest
 
 from fedrec.updates import UPDATES
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 N_ITEMS, DIM, N_ROUNDS = 3706, 64, 1000
 MINUTES = {1: 1.26, 2: 2.51, 4: 5.03, 8: 10.05, 16: 20.11, 32: 40.21, 64: 80.43}

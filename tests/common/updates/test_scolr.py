@@ -11,7 +11,7 @@ from world.plans import plan_of
 from fedrec.model.state import SharedState
 from fedrec.training.learner import Learner
 from fedrec.updates import UPDATES, SCoLR
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 
 def scolr(rank, dim=8, **settings):

@@ -11,7 +11,7 @@ from fedrec.algorithms import FedMFSettings
 from fedrec.data import PUBLIC, generate
 from fedrec.data.public import Counts, KnownCopy, PublicDataset
 from fedrec.data.writing import write_interactions
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 from fedrec_lab.papers import ROWS, PublishedRow, paper_plan
 from fedrec_lab.reports.round_progress import StopRequest
 

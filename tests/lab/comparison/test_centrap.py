@@ -8,7 +8,7 @@ from reference.plain_fedrap import objective, visit
 from fedrec.algorithms import FedRAP, FedRAPSettings
 from fedrec.algorithms.declarations import Shapes
 from fedrec.settings.schema import Settings
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 from fedrec_lab.comparison.references.centralised import CentRAP, Pool, PooledModel
 
 N_ITEMS, DIM = 7, 3

@@ -7,7 +7,7 @@ from fedrec.errors import SettingsError, TrainingError
 from fedrec.plan.schema import Plan
 from fedrec.settings.schema import Settings
 from fedrec.settings.starter import TUNED
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 from fedrec_lab.comparison import comparing
 from fedrec_lab.comparison.comparing import compare, jobs_of
 from fedrec_lab.comparison.measurement import further_protocols, protocol_groups

@@ -14,7 +14,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from fedrec.data import generate, leave_one_out
-from fedrec.model import blocked_table, new_table
+from fedrec.model import blocked_table, tables
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.tables import TableRoom
 from fedrec.settings.schema import Settings
@@ -74,7 +74,7 @@ def run(
 def die_at(where: str, number: int) -> None:
     """End this process at the so-and-so-many-th call of a function, before it does anything."""
     owner, name = {
-        "rows written": (new_table.BlockWriter, "write_block"),
+        "rows written": (tables.BlockWriter, "write_block"),
         "block named": (BlockFolder, "take_in"),
         "checkpoint": (checkpoint, "write_whole"),
         "sweep": (BlockFolder, "keep"),

@@ -9,10 +9,10 @@ import pytest
 from fedrec.algorithms import ALGORITHMS
 from fedrec.errors import SettingsError
 from fedrec.settings.validation import load_settings
-from fedrec_lab.tuning.contenders import contenders_of
 from fedrec_lab.tuning.space import (
     TrialSource,
     TriedSetting,
+    contenders_of,
     given_settings,
     settings_to_try,
     value_of,

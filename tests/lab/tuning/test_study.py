@@ -12,8 +12,8 @@ from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Rates
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation.seeds import OnValidation
-from fedrec_lab.tuning.contenders import contenders_of
 from fedrec_lab.tuning.report import figures_of, importance_of, text_of, write_study
+from fedrec_lab.tuning.space import contenders_of
 from fedrec_lab.tuning.study import Study, StudyTask, Trial, run_study
 
 BASE = {

@@ -224,7 +224,7 @@ def test_why_a_client_cannot_start(tmp_path):
     told = {one.name: one for one in found.members}
     assert {one.state for one in found.members} == {"cannot_start"}
     assert told[label(0)].why == (
-        "error [plan_mismatch] The settings differ from those of the federation"
+        "error [plan_mismatch] The settings, the users or the state folder don't match the run"
     )
     assert told[label(1)].why == "error [of_a_later_release]"
     assert told[label(2)].why.startswith("error [version_mismatch] The peer uses another")

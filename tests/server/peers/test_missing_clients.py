@@ -73,7 +73,7 @@ async def test_nobody_came_yet(tmp_path):
     together = f"{first}, {second}, and {third}, not heard from since the coordinator started"
     assert found.startswith(together), "those of whom the same is told stand together"
     assert found.count("not heard from since the coordinator started") == 1
-    assert found.endswith(", and 1 more. The run continues by itself when they are back")
+    assert found.endswith("; 1 more. The run continues by itself when they are back")
 
 
 async def test_a_federation_that_forms_is_not_told_to_invite_others(tmp_path):
@@ -104,7 +104,7 @@ async def test_a_federation_that_forms_names_who_applied(tmp_path):
             told.append(waits_for(nobody, roster, run.presence, applications.labels))
     one, two, unnamed, many = told
     assert "have applied. So far, south applied. Start the others" in one
-    assert ". So far, north, and south applied. " in two
+    assert ". So far, north and south applied. " in two
     assert len(unnamed) > len(two)
     assert ", and 1 more applied. " in many
 
@@ -140,8 +140,8 @@ async def test_who_joined_and_asks_for_nothing_is_not_called_away(tmp_path):
         later == f"{a}, {b}, and {c}, joined 2 min ago, has not asked for a round yet. {compiles}"
     )
     assert mixed == (
-        f"{c}, joined 5 min ago, has not asked for a round yet, {a}, joined 2 min ago, has not "
-        f"asked for a round yet, and {b}, last heard 1 min ago. The run continues by itself when "
+        f"{c}, joined 5 min ago, has not asked for a round yet; {a}, joined 2 min ago, has not "
+        f"asked for a round yet; {b}, last heard 1 min ago. The run continues by itself when "
         f"they are back. {compiles}"
     )
 

@@ -19,11 +19,11 @@ from world.invariants import smallest_isolated
 from world.machine import AUTHORITY, blob, client, header, rules, statement
 
 from fedrec.errors import RefusedError, RosterBreaksCells, RoundError
-from fedrec.identity import cell_rules, cells
-from fedrec.identity.cell_rules import check
+from fedrec.identity import cells
+from fedrec.identity import roster as rosters
 from fedrec.identity.cells import Cell, Partition, Standing, check_whole, guest_consent
 from fedrec.identity.identity import Identity
-from fedrec.identity.roster import Roster
+from fedrec.identity.roster import Roster, check_cells
 from fedrec.ids import ClientId
 from fedrec_authority.members.cell_placement import place
 from fedrec_server.rounds import selection
@@ -106,16 +106,16 @@ class History:
             forged = _roster(epoch, members, self.forged(honest, epoch), self.now)
             self.seen["forged"] += 1
             try:
-                check(self.now, forged)
-                check(None, forged)
+                check_cells(self.now, forged)
+                check_cells(None, forged)
             except RosterBreaksCells:
                 self.seen["forged refused"] += 1
             else:
                 self.take(forged)
                 return
         found = _roster(epoch, members, honest, self.now)
-        check(self.now, found)
-        check(None, found)
+        check_cells(self.now, found)
+        check_cells(None, found)
         self.take(found)
 
     def take(self, found):
@@ -152,7 +152,7 @@ class History:
                 Cell(id=first + n, since=epoch, core=tuple(everybody[n::number]))
                 for n in range(number)
             ]
-        placed = {one for cell in cells for one in cell.everybody}
+        placed = {one for cell in cells for one in cell.all_clients}
         known = {one.client_id: one for one in honest.standings}
         standings = tuple(
             replace(
@@ -293,8 +293,8 @@ def test_histories_isolate_nobody(histories):
 
 
 def _no_fresh_rule(patch):
-    patch.setattr(cell_rules, "_alone", lambda roster: iter(()))
-    patch.setattr(cell_rules, "_following", lambda old, new: iter(()))
+    patch.setattr(rosters, "_alone", lambda roster: iter(()))
+    patch.setattr(rosters, "_following", lambda old, new: iter(()))
 
 
 def _no_whole_cells(patch):
@@ -302,7 +302,7 @@ def _no_whole_cells(patch):
 
 
 def _guests_without_a_word(patch):
-    patch.setattr(cell_rules, "_consents", lambda roster, client_id: True)
+    patch.setattr(rosters, "_consents", lambda roster, client_id: True)
 
 
 def _counts_in_every_round(patch):

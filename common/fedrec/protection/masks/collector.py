@@ -251,7 +251,7 @@ class Collector:
         self.step = "answers"
 
     def signatures_for(self, client_id: ClientId) -> dict[int, bytes]:
-        """Return the signatures that a participant needs: those of its neighbours, or a quorum."""
+        """Return its neighbours' signatures or, if the coordinator may lie, all signatures."""
         own = self._sharer(client_id)
         if self._terms.tolerance.malicious:
             return dict(self._signatures)

@@ -338,8 +338,8 @@ class Participant(Secret):
         found = messages.unpack(survivors, count)
         if not found <= messages.unpack(state.shared, count):
             raise RevealRefused("The survivors include clients that never shared their secrets.")
-        everybody = state.key_list.participants
-        self._check_whole(roster, (everybody[one] for one in found), "The set of survivors")
+        participants = state.key_list.participants
+        self._check_whole(roster, (participants[one] for one in found), "The set of survivors")
         state.survivors = survivors
         state.phase = "signed"
         return identity.sign(survivors_statement(self._round_digest, state.shared, survivors))

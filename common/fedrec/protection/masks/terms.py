@@ -31,10 +31,10 @@ class GraphParameters:
         degree: k, the number of other clients that hold shares of one client's secrets.
         threshold: t, the number of shares that recover a secret.
         complete: whether all other clients hold shares, and every client also holds one of its own.
-        quorum: the number of signatures, of all participants, that a client needs before it gives
-            shares. If the coordinator may lie, it is more than half of the participants and the
-            corrupt ones together, so no two sets of survivors get enough. Otherwise, it is the
-            neighbours' threshold.
+        quorum: the number of participants that must sign the same set of survivors before a client
+            gives shares. If the coordinator may lie, it exceeds (n + c) / 2 for n participants and
+            c corrupt members, so two different sets can't both reach it. Otherwise, it equals
+            ``threshold``.
     """
 
     n_clients: int

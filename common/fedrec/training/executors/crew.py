@@ -193,7 +193,7 @@ class CrewWork(ABC, Generic[T]):
         while self._waiting or any(share.task is not None for share in self._shares.values()):
             worker, answer = self._crew.heard.get()
             if answer is None:
-                self._bury(worker)
+                self._reap(worker)
             elif answer["say"] == "ready":
                 continue
             elif answer["say"] == "failed":
@@ -264,7 +264,7 @@ class CrewWork(ABC, Generic[T]):
         share.finite = share.finite and answer.get("private_finite", True)
         share.last = answer
 
-    def _bury(self, worker: WorkerProcess) -> None:
+    def _reap(self, worker: WorkerProcess) -> None:
         """Replace a worker that died. Its sums count only if it died between two tasks."""
         code, words = worker.exit_code(), worker.last_words()
         logger_of(_LOG).warning(

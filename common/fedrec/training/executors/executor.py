@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -11,28 +11,28 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from fedrec.algorithms.algorithm import Algorithm
+from fedrec.algorithms.algorithm import Algorithm, RoundStart
+from fedrec.algorithms.cohort import Cohort, CohortTables
 from fedrec.algorithms.declarations import Shapes, SumNoise
 from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.evaluation.metrics import RANK_FIELDS, Protocol, Split, rank_values
+from fedrec.evaluation.protocols import Ranking
+from fedrec.model.state import PrivateState
+from fedrec.model.tables import table_bytes
 from fedrec.tensor_products import one_thread
 from fedrec.training import fitting
 from fedrec.training.device import DeviceTables, open_tables
 from fedrec.training.fitting import fit_of
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 
 if TYPE_CHECKING:
-    import torch
-
     from fedrec.algorithms.accelerators import Accelerator
-    from fedrec.algorithms.algorithm import RoundStart
-    from fedrec.algorithms.cohort import Cohort
     from fedrec.algorithms.grid import RoundSums, SumsShape
-    from fedrec.model.state import PrivateState
     from fedrec.model.tables import TableRoom
     from fedrec.training.blocks import Room
-    from fedrec.training.executors.measuring import MeasureJob
 
 
 def can_be_made_again(algorithm: Algorithm) -> bool:
@@ -173,3 +173,113 @@ class SerialExecutor(Executor):
     def measure(self, job: MeasureJob) -> NDArray[np.int64]:
         """Measure a job's users (see `Executor.measure`)."""
         return job.run()
+
+
+BYTES_PER_SCORE = 32
+"""The memory for one user's score of an item during ranking: scores, their source and masks, and
+those of the block before, while they are in use."""
+_SECONDS_A_SCORE = 5e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scoring:
+    """Score users on the active items.
+
+    Attributes:
+        start: the model.
+        tables: the users' training items.
+        private: their private tables, refreshed for the model. Those that aren't read may be
+            missing.
+    """
+
+    algorithm: Algorithm
+    start: RoundStart
+    tables: CohortTables
+    private: PrivateState
+    on_device: DeviceTables
+
+    def parts(
+        self, rows: NDArray[np.int64], memory_bytes: int, *, n_columns: int = 0
+    ) -> Iterator[NDArray[np.int64]]:
+        """Cut user positions into parts whose scores fit the memory.
+
+        Args:
+            n_columns: the number of a user's scores that must fit, by default the active ones.
+        """
+        widths = self.private.widths()
+        wanted = {name: widths[name] for name in self.algorithm.scoring if name in widths}
+        # A user's own rows when they are read, when they move to the device, and a working copy.
+        n_scores = max(n_columns or self.tables.n_items, 1)
+        per_user = BYTES_PER_SCORE * n_scores + 3 * table_bytes(1, wanted)
+        at_once = max(16, memory_bytes // per_user)
+        for begin in range(0, len(rows), at_once):
+            yield rows[begin : begin + at_once]
+
+    def scores(self, rows: NDArray[np.int64]) -> torch.Tensor:
+        """Return some users' scores of the active items, float32 (n_rows, n_active)."""
+        own = self.on_device.rows(self.private, rows, self.algorithm.scoring)
+        chunk = self.tables.chunk_of(rows, self.on_device.device)
+        return self.algorithm.scores(chunk, self.start, own)
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Choose the sums of ranks that measuring returns.
+
+    Attributes:
+        at: the K of HR@K.
+    """
+
+    protocols: tuple[Protocol, ...]
+    splits: tuple[Split, ...]
+    at: int
+
+    def empty(self) -> NDArray[np.int64]:
+        """Return sums of no users, int64 (n_protocols, n_splits, len(RANK_FIELDS))."""
+        return np.zeros((len(self.protocols), len(self.splits), len(RANK_FIELDS)), np.int64)
+
+    def of(
+        self,
+        scoring: Scoring,
+        ranking: Ranking,
+        rows: NDArray[np.int64],
+        memory_bytes: int,
+    ) -> NDArray[np.int64]:
+        """Return the sums of some users in the form of `empty`."""
+        found, active = self.empty(), scoring.start.active.cpu().numpy()
+        for part in scoring.parts(rows, memory_bytes):
+            scores = scoring.scores(part)
+            for sums, protocol in zip(found, self.protocols, strict=True):
+                for own, split in zip(sums, self.splits, strict=True):
+                    ranks = ranking.ranks(scores, part, split, protocol, active)
+                    own += rank_values(ranks, self.at).sum(0)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureJob:
+    """The measuring of one model on one party's users.
+
+    Attributes:
+        cohort: the users that are scored.
+        ranking: the same users' held-out items.
+        memory_bytes: the memory for scores, under every executor.
+    """
+
+    scoring: Scoring
+    cohort: Cohort
+    ranking: Ranking
+    measures: Measures
+    memory_bytes: int
+
+    @property
+    def estimated_seconds(self) -> float:
+        """The estimated time on one processor: 5 ns for ranking a score once."""
+        n_ranked = len(self.measures.protocols) * len(self.measures.splits)
+        n_scores = self.cohort.n_users * len(self.cohort.active)
+        return n_ranked * n_scores * _SECONDS_A_SCORE
+
+    def run(self) -> NDArray[np.int64]:
+        """Measure all users in this process."""
+        rows = np.arange(self.cohort.n_users)
+        return self.measures.of(self.scoring, self.ranking, rows, self.memory_bytes)

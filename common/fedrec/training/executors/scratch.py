@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from fedrec.errors import StorageError
 from fedrec.model.block_folder import OwnFolder
 from fedrec.model.blocked_table import BlockedTable, Table
-from fedrec.model.new_table import BlockWriter, NewBlocks, NewTable
 from fedrec.model.state import PrivateState
-from fedrec.model.tables import TableRoom, copy_rows, reserve
+from fedrec.model.tables import BlockWriter, NewBlocks, NewTable, TableRoom, copy_rows, reserve
 
 Form = tuple[str, Sequence[int]]
 _ALIGNED = 64

@@ -15,12 +15,10 @@ from fedrec.algorithms.declarations import UpdateTensor
 from fedrec.algorithms.grid import RoundSums, SumsShape
 from fedrec.evaluation.protocols import Histories, Ranking
 from fedrec.model.blocked_table import Table
-from fedrec.model.new_table import BlockWriter
 from fedrec.model.state import PrivateState
-from fedrec.model.tables import give_back, rows_of
+from fedrec.model.tables import BlockWriter, give_back, rows_of
 from fedrec.training.device import DeviceTables
-from fedrec.training.executors.executor import algorithm_from
-from fedrec.training.executors.measuring import Measures, Scoring
+from fedrec.training.executors.executor import Measures, Scoring, algorithm_from
 from fedrec.training.executors.scratch import (
     CANDIDATES,
     new_tables,
@@ -88,7 +86,7 @@ class TrainedTasks:
         ]
         self._sums = SumsShape(**{**shape, "tensors": tuple(tensors)}).empty(_CPU)
         self._own = opened(header["places"], "r+")
-        self._sums.lie_in({name: torch.from_numpy(own) for name, own in self._own.items()})
+        self._sums.store_in({name: torch.from_numpy(own) for name, own in self._own.items()})
         self._fit = fit_of(self._algorithm, self._start, self._sums, None)
 
     def _train(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:

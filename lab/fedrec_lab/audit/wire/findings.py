@@ -152,7 +152,7 @@ def _uneven(name: str, tally: FieldTally, apart: frozenset[int] = frozenset()) -
     if len(sizes) < 2:
         return []
     unusual = "; ".join(
-        f"{client[:16] or 'nobody in particular'} has {', '.join(map(str, own))} bytes"
+        f"{client[:16] or 'an unnamed client'} has {', '.join(map(str, own))} bytes"
         for client, own in tally.unusual_clients(apart).items()
         if any(own)
     )
@@ -304,7 +304,7 @@ class WireReport:
         if self.clear_indices:
             lines.append(
                 f"Indices in the clear: {self.clear_indices} of every update after the count, "
-                'because update.indices is "clear". They name what the client\'s user touched.'
+                'because update.indices is "clear". They name the items that its user touched.'
             )
         if len(self.epochs) > 1:
             numbers = ", ".join(str(row.epoch) for row in self.epochs)

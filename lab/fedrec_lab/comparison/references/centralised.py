@@ -29,13 +29,15 @@ from fedrec.settings.starter import TUNED
 from fedrec.tensor_products import one_thread
 from fedrec.training.blocks import draw_samples
 from fedrec.training.learner import Learner
-from fedrec.updates.settings import UpdateSettings
+from fedrec.updates.update import UpdateSettings
 from fedrec_lab.comparison.measurement import (
+    Blocks,
     Measurement,
     MeasurementStopped,
     MethodTask,
     kept_ranks,
     measurements_of,
+    scores_of,
     train,
 )
 from fedrec_lab.comparison.references.reference import Reference
@@ -94,6 +96,8 @@ class _Centralised(Reference):
         for seed in task.seeds:
             result = train(replace(task, n_clients=1, cells=()), settings, seed)
             found += measurements_of(result, method=self.name, label=self.label)
+            if task.add_lists is not None:
+                task.add_lists(self.name, seed, scores_of(result))
         return found
 
 
@@ -158,7 +162,7 @@ class PooledModel:
         if own is not None:
             self.tensors["own_embedding"] = own.view(-1, own.shape[-1])
         self.tensors["item_embedding"] = shared.clone()
-        # Own rows are what is stored times this: so decay needs no work for each of them.
+        # Own rows are the stored ones times this factor, so decay doesn't touch each row.
         self._scale = 1.0
 
     @property
@@ -202,7 +206,7 @@ class PooledModel:
             rows = stored[places[name]]
             if name == "own_embedding":
                 rows = rows * self._scale
-            # To the loss each sample is a user with a minibatch of one row.
+            # For the loss, each sample is a user with a minibatch of one row.
             read[name] = rows[:, None] if name in ("item_embedding", "own_embedding") else rows
         leaves = {name: read[name].requires_grad_() for name in step.rates}
         batch = Batch(label=label[:, None], weight=torch.ones_like(label)[:, None])
@@ -366,3 +370,14 @@ class _Run:
             if protocol not in self.best or known.ndcg > self.best[protocol][0].ndcg:
                 kept = kept_ranks(ranks[protocol, "test"], at)
                 self.best[protocol] = (known, number, rates, kept)
+                if self._task.add_lists is not None and protocol == self._task.lists_under:
+                    # No version is kept. A better one replaces the lists.
+                    self._task.add_lists(CentRAP.name, self._seed, self._blocks())
+
+    def _blocks(self) -> Blocks:
+        n_users, n_items = len(self._task.users), len(self._task.catalogue)
+        for begin in range(0, n_users, _USERS_SCORED):
+            rows = np.arange(begin, min(n_users, begin + _USERS_SCORED))
+            found = torch.full((len(rows), n_items), -torch.inf)
+            found[:, torch.from_numpy(self._active)] = self.model.scores(rows)
+            yield rows, found

@@ -21,6 +21,7 @@ from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Protocol, Split, rates_of_ranks
 from fedrec.evaluation.protocols import Ranking
 from fedrec_lab.comparison.measurement import (
+    Blocks,
     Measurement,
     MeasurementStopped,
     MethodTask,
@@ -182,12 +183,29 @@ class ScoredReference(Reference):
                         ranks=kept_ranks(test, at),
                     )
                 )
+            if task.add_lists is not None and protocol == task.lists_under:
+                for seed in task.seeds if self.seeded else task.seeds[:1]:
+                    scores = fit(chosen.best, seed)
+                    task.add_lists(self.name + rows.suffix, seed, _blocks(task, scores, rows))
         return measured
 
     def _text(self, setting: Setting) -> str:
         return ", ".join(
             f"{axis.name} {value:g}" for axis, value in zip(self.axes, setting, strict=True)
         )
+
+
+def _blocks(task: MethodTask, scores: Scores, rows: RowSet) -> Blocks:
+    """Yield all users' scores over the whole catalogue."""
+    n_users, n_items = len(task.users), len(task.catalogue)
+    at_once = max(1, _SCORES_AT_ONCE // n_items)
+    for begin in range(0, n_users, at_once):
+        some = np.arange(begin, min(n_users, begin + at_once))
+        found = torch.full((len(some), n_items), -torch.inf, dtype=torch.float64)
+        found[:, torch.from_numpy(rows.active)] = torch.from_numpy(
+            np.asarray(scores(some), dtype=np.float64)
+        )
+        yield some, found
 
 
 def _undecided(pair: Sequence[NDArray[np.float64]], n_tried: int, at: int) -> list[str]:

@@ -15,9 +15,8 @@ from conformance.toys import TOYS, registered
 
 from fedrec.errors import InternalError, StorageError, TrainingError
 from fedrec.model.state import PrivateState
-from fedrec.training.executors import choosing, crew
-from fedrec.training.executors.choosing import executor_of
-from fedrec.training.executors.processes import ProcessExecutor
+from fedrec.training.executors import crew, processes
+from fedrec.training.executors.processes import ProcessExecutor, executor_of
 from fedrec.training.executors.worker_process import WorkerProcess
 from fedrec.training.learner import Learner
 from fedrec.training.user_half import Resources
@@ -73,7 +72,7 @@ def executor(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def measuring_goes_out(monkeypatch):
     """Have workers measure these few users."""
-    monkeypatch.setattr(choosing, "SHORTEST_MEASURING_SECONDS", 0.0)
+    monkeypatch.setattr(processes, "SHORTEST_MEASURING_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ import pytest
 
 from fedrec.algorithms import FedMF
 from fedrec.settings.schema import ClientSettings
-from fedrec.training.executors import choosing
-from fedrec.training.executors.choosing import executor_of
+from fedrec.training.executors import processes
 from fedrec.training.executors.executor import (
     Executor,
     Job,
@@ -20,7 +19,7 @@ from fedrec.training.executors.executor import (
     can_be_made_again,
     recipe_of,
 )
-from fedrec.training.executors.processes import estimated_seconds, tasks_of
+from fedrec.training.executors.processes import estimated_seconds, executor_of, tasks_of
 from fedrec.training.executors.worker_process import read_frame, write_frame
 from fedrec.training.learner import Learner
 from fedrec.training.user_half import Resources
@@ -110,15 +109,15 @@ def test_the_estimate_grows_with_users_samples_epochs_and_parameters(job_of, use
 
 @pytest.mark.slow
 def test_auto_takes_processes_for_long_rounds_only(job_of, monkeypatch):
-    monkeypatch.setattr(choosing, "_processors", lambda threads: threads or 2)
+    monkeypatch.setattr(processes, "_processors", lambda threads: threads or 2)
     executor, job = executor_of("auto"), job_of()
     asked = []
     monkeypatch.setattr(
-        choosing.ProcessExecutor, "train", lambda self, job: asked.append(self.n_workers)
+        processes.ProcessExecutor, "train", lambda self, job: asked.append(self.n_workers)
     )
     executor.train(job)
     assert asked == []
-    monkeypatch.setattr(choosing, "LONG_ROUND_SECONDS", estimated_seconds(job) / 2)
+    monkeypatch.setattr(processes, "LONG_ROUND_SECONDS", estimated_seconds(job) / 2)
     executor_of("auto", threads=3).train(job)
     assert asked == [3]
     # One processor gains nothing; a number is taken at its word.
@@ -140,12 +139,12 @@ def test_auto_takes_processes_for_long_rounds_only(job_of, monkeypatch):
     ],
 )
 def test_auto_takes_what_container_and_threads_allow(quota, threads, found, tmp_path, monkeypatch):
-    monkeypatch.setattr(choosing.os, "sched_getaffinity", lambda _: set(range(64)))
-    monkeypatch.setattr(choosing.os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(choosing, "_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(processes.os, "sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr(processes.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(processes, "_QUOTA", tmp_path / "cpu.max")
     if quota is not None:
         (tmp_path / "cpu.max").write_text(quota)
-    assert choosing._processors(threads) == found
+    assert processes._processors(threads) == found
 
 
 def test_an_exact_solution_stays_in_this_process(plan_of, play, same):
