@@ -37,8 +37,8 @@ noisy matrix G. Eigenvalues of its noise alone lie within +- e = (s / b) sqrt(2 
 above e are kept and shrunk to sqrt(w^2 - e^2), which is nearest to the matrix without noise in the
 mean square (Gavish and Donoho 2017): G ~ T T^T. The diagonal of G counts items, not pairs, and is
 often its largest part: eigenvectors of popular items alone would be kept for it. So T T^T is found
-from the pairs. The diagonal starts at 0, and is filled twice with that of the kept part. The rest of
-G's own diagonal goes to D, as in `sketched_weights`. Item weights follow as there, with
+from the pairs. The diagonal starts at 0, and is filled twice with that of the kept part. The rest
+of G's own diagonal goes to D, as in `sketched_weights`. Item weights follow as there, with
 lambda in proportion to e. To the score of an item its estimated share of the users is added, with a
 constant weight. It ranks the items without weights, and all items if no eigenvalue is left.
 """
