@@ -422,6 +422,7 @@ class ClientApp:
         self, membership: Membership, n_users: int, provenance: Provenance | None
     ) -> Learner:
         # torch takes seconds to import, and `fedrec client --help` must not wait for it.
+        from fedrec.cluster.engine import engine_of
         from fedrec.training.learner import Learner
 
         client = self._settings.client
@@ -430,7 +431,7 @@ class ClientApp:
             membership.plan,
             len(membership.catalogue),
             scratch=self._folder,
-            workers=client.workers,
+            workers=engine_of(client, folder=self._folder),
         )
         # Before training: its results must have room.
         learner.local.room.make_ready(n_users, learner.server.algorithm.private_widths)

@@ -146,6 +146,14 @@ WEAKER: dict[str, tuple[Weaker, ...]] = {
     "docs/how-to/provision-a-federation.md": (
         Weaker(starts=("[parties]",), check=settings, why="lines of settings with four clients"),
     ),
+    "docs/how-to/use-a-ray-cluster.md": (
+        Weaker(
+            starts=("ray get-auth-token", "RAY_AUTH_MODE=token ray start"),
+            check=nothing,
+            why="needs the extra and other machines; tests/common/cluster/test_ray.py runs them",
+        ),
+        Weaker(starts=("[client]",), check=settings, why="lines of a client's settings"),
+    ),
     "docs/how-to/watch-a-federation.md": (
         Weaker(starts=("[coordinator]",), check=settings, why="a line of a kit's settings"),
         Weaker(

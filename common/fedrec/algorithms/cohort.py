@@ -159,6 +159,19 @@ class CohortTables:
     excluded: NDArray[np.int64]
     n_items: int
 
+    def part(self, begin: int, end: int) -> CohortTables:
+        """Return the tables of neighbouring users, from `begin` up to but not including `end`."""
+        pointers = self.pointers[begin : end + 1]
+        excluded = self.excluded_pointers[begin : end + 1]
+        return CohortTables(
+            user_keys=self.user_keys[begin:end],
+            pointers=pointers - pointers[0],
+            positives=self.positives[pointers[0] : pointers[-1]],
+            excluded_pointers=excluded - excluded[0],
+            excluded=self.excluded[excluded[0] : excluded[-1]],
+            n_items=self.n_items,
+        )
+
     def chunk_of(
         self, members: NDArray[np.int64], device: torch.device, *, n_steps: int = 0
     ) -> Chunk:

@@ -97,6 +97,9 @@ def check(
         price_rows,
         price_tables,
         priced,
+        ray_price,
+        ray_rows,
+        ray_warnings,
         sizing_content,
         sizing_table,
         tables_price,
@@ -157,6 +160,8 @@ def check(
     private = tables_price(loaded.settings, n_users, n_items) if found and n_users else None
     if private is not None:
         warnings += tables_warnings(private)
+    ray_seconds = ray_price(loaded.settings, n_users, active or n_items)
+    warnings += ray_warnings(ray_seconds)
     privacy = privacy_price(plan, n_items)
     warnings += privacy_warnings(plan, n_users)
     n_expected = n_users if users is not None and not _is_one_party(loaded.settings) else 0
@@ -194,6 +199,7 @@ def check(
                 rows.insert(1, ("users", _room(n_users, plan.federation.maximum_users)))
             if private is not None:
                 rows += tables_rows(private)
+            rows += ray_rows(ray_seconds)
             if held is not None and tells_floor:
                 rows += held.table(floor)
             yield from price_tables(found, rows, sets)
@@ -222,6 +228,7 @@ def check(
             "price": None if found is None else priced(found),
             "own_floor": held.content() if held and tells_floor else None,
             "private": None if private is None else private.facts,
+            "ray": None if ray_seconds is None else {"measuring_seconds": ray_seconds},
             "sizing": None if needed is None else sizing_content(needed),
             "sets": [asdict(entry) for entry in sets],
             "cells": None if rows_of_cells is None else asdict(rows_of_cells),
@@ -261,6 +268,7 @@ def _refusals(
 ) -> Iterator[FedrecError]:
     """Yield the errors that `fedrec simulate` would raise, in its order, from its own checks."""
     from fedrec.data.source import check_one_party
+    from fedrec.extras import require
     from fedrec.formats import check_runs_folder
     from fedrec.model.tables import room_in
     from fedrec.plan.algorithm import algorithm_of
@@ -285,6 +293,8 @@ def _refusals(
         checks.append(lambda: check_start(plan, users, n_items))
         checks.append(lambda: room.make_ready(n_users, widths))
     checks.append(lambda: _check_device(client.device))
+    if client.engine == "ray":
+        checks.append(lambda: require("ray"))
     for check_one in checks:
         yield from _refused(check_one)
 

@@ -229,3 +229,38 @@ def tables_warnings(tables: Price[TableFacts]) -> Iterator[str]:
             "free. Free some space, choose another folder, or raise client.memory_mib above "
             f"{tables.facts['table_bytes'] >> 20}."
         )
+
+
+_SECONDS_THAT_PAY = 5.0
+"""The shortest work of a round for which a cluster is faster than local workers."""
+_SPLITS = 2
+
+
+def ray_price(settings: Settings, n_users: int, n_items: int) -> float | None:
+    """Return the estimated seconds to measure these users on one processor, if Ray would do it."""
+    if settings.client.engine != "ray" or not n_users:
+        return None
+    from fedrec.training.executors.executor import seconds_of_ranking
+
+    return _SPLITS * seconds_of_ranking(n_users, n_items)
+
+
+def ray_rows(seconds: float | None) -> Iterator[tuple[str, str]]:
+    """Yield the work for Ray as rows of a table."""
+    if seconds is not None:
+        yield (
+            "measuring, for Ray",
+            f"about {seconds:.1f} s on one processor. Ray pays from about "
+            f"{_SECONDS_THAT_PAY:.0f} s a round. It takes some seconds to start, and "
+            "memory for torch in each worker",
+        )
+
+
+def ray_warnings(seconds: float | None) -> Iterator[str]:
+    """Yield a warning if there is too little work for Ray."""
+    if seconds is not None and seconds < _SECONDS_THAT_PAY:
+        yield (
+            f"client.engine: measuring these users takes about {seconds:.1f} s on one processor, "
+            f"and Ray pays from about {_SECONDS_THAT_PAY:.0f} s. Unless their training takes much "
+            'longer, client.engine = "local" is faster.'
+        )

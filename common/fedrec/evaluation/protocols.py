@@ -49,6 +49,17 @@ class Histories:
             test_items=users.test_items,
         )
 
+    def part(self, begin: int, end: int) -> Histories:
+        """Return the arrays of neighbouring users, from `begin` up to but not including `end`."""
+        starts = self.train_indptr[begin : end + 1]
+        return Histories(
+            user_keys=self.user_keys[begin:end],
+            train_indptr=starts - starts[0],
+            train_items=self.train_items[starts[0] : starts[-1]],
+            validation_items=self.validation_items[begin:end],
+            test_items=self.test_items[begin:end],
+        )
+
 
 Candidates = tuple[torch.Tensor, torch.Tensor]
 """Each user's items to rank against, and which of these places are usable (`draw_candidates`)."""

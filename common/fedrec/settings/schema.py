@@ -199,6 +199,18 @@ class ClientSettings(_Observed):
         "auto uses one for each processor (at most client.threads, otherwise eight) if training or "
         "measuring takes longer than about five seconds. Results don't depend on it.",
     )
+    engine: Literal["local", "ray"] = Field(
+        default="local",
+        description="Where users train and are measured: on this machine, or on a Ray cluster that "
+        "this machine belongs to, with one worker for each of its processors or client.workers in "
+        "all. Ray needs client.device on the CPU. Results don't depend on it.",
+    )
+    ray_address: Annotated[str, UsedIf({"engine": ("ray",)})] = Field(
+        default="auto",
+        min_length=1,
+        description="host:port of the Ray cluster's head. auto is the cluster that runs on this "
+        "machine.",
+    )
     label: str = Field(
         default="",
         max_length=64,

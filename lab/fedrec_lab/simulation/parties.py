@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.cluster.engine import engine_of
 from fedrec.data.interactions import user_groups
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
@@ -25,7 +26,6 @@ from fedrec.plan.travelling_rows import Cells, OwnRows, own_rows_of
 from fedrec.random_streams import Purpose, stream_key, uniform, user_stream
 from fedrec.settings.schema import Settings
 from fedrec.training.evaluator import Evaluator
-from fedrec.training.executors.processes import executor_of
 from fedrec.training.learner import Contribution, Learner
 from fedrec.training.user_half import Resources
 from fedrec.wire.messages import RoundKind
@@ -179,7 +179,7 @@ def make_parties(
         # The tables of all parties together take no more memory than one party's would.
         table_bytes=(client.memory_mib << 20) // n_clients,
         # Parties train one after the other, in the same processes.
-        workers=executor_of(client.workers, threads=client.threads, folder=scratch),
+        workers=engine_of(client, folder=scratch),
         n_learners=n_clients,
     )
     # Drawn once, because over a large catalogue it takes longer than a round.

@@ -284,8 +284,9 @@ def run_jobs(
 def _with_share(job: SeedJob, cores: int) -> SeedJob:
     """Return a job that takes its share of the cores."""
     client = job.settings.client
-    # "auto" takes at most as many processes as threads.
-    workers = client.workers if client.workers == "auto" else min(client.workers, cores)
+    # "auto" takes at most as many processes as threads. A cluster's workers aren't of this machine.
+    elsewhere = client.workers == "auto" or client.engine == "ray"
+    workers = client.workers if elsewhere else min(client.workers, cores)
     within = {"threads": min(client.threads or cores, cores), "workers": workers}
     settings = job.settings.model_copy(update={"client": client.model_copy(update=within)})
     return replace(job, settings=settings)

@@ -8,6 +8,7 @@ from command import sets
 
 from fedrec.data import Catalogue
 
+CHECKED = ("check", "simulate")
 REFUSED: dict[str, tuple[str, ...]] = {
     "nothing": (),
     "a user too many": ("federation.maximum_users=16",),
@@ -85,6 +86,24 @@ def test_a_device_that_is_not_there(fedrec, settings_file):
     checked = fedrec("check", settings_file, *given)
     assert checked.code == fedrec("simulate", settings_file, *given).code == 2
     assert "client.device" in checked.err
+
+
+def test_ray_is_refused_if_it_is_missing_and_warned_of_if_it_does_not_pay(
+    fedrec, settings_file, monkeypatch
+):
+    given = sets("client.engine=ray", "federation.minimum_item_users=2")
+    monkeypatch.setattr("fedrec.extras.is_missing", lambda name: name == "ray")
+    checked, simulated = (fedrec(command, settings_file, *given) for command in CHECKED)
+    assert checked.code == simulated.code == 2
+    assert "needs ray, which is not installed" in checked.err
+    assert "needs ray, which is not installed" in simulated.err
+    assert 'client.engine = "local" is faster' in checked.out
+    monkeypatch.setattr("fedrec.extras.is_missing", lambda name: False)
+    found = fedrec("check", settings_file, *given, "--json")
+    assert found.code == 0
+    # Two splits of every user on the items that travel, 5 ns each.
+    most = 2 * found.json["users"] * found.json["price"]["n_items"] * 5e-9
+    assert most / 3 < found.json["ray"]["measuring_seconds"] <= most
 
 
 def test_the_price_is_shown_before_the_refusal(fedrec, settings_file):

@@ -210,6 +210,7 @@ def test_every_text_setting_of_a_machine_is_known_to_be_a_path_or_not():
         "client.metrics_address",
         "client.device",
         "client.label",
+        "client.ray_address",
         "parties.address",
     }
     texts = {

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.cohort import Cohort
-from fedrec.errors import ERRORS, FedrecError, InternalError, TrainingError
+from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Protocol
 from fedrec.evaluation.protocols import Ranking
 from fedrec.telemetry import logger_of
-from fedrec.training.executors.executor import recipe_of
+from fedrec.training.executors.executor import arrays_of, error_of, numbers_of, recipe_of
 from fedrec.training.executors.scratch import CANDIDATES, ArrayPlace, Scratch
 from fedrec.training.executors.worker_process import WorkerProcess
 
@@ -197,7 +197,7 @@ class CrewWork(ABC, Generic[T]):
             elif answer["say"] == "ready":
                 continue
             elif answer["say"] == "failed":
-                raise _error_of(answer, worker.last_words())
+                raise error_of(answer, worker.last_words())
             else:
                 self._note(worker, answer)
                 self._give(worker)
@@ -218,18 +218,11 @@ class CrewWork(ABC, Generic[T]):
         self, algorithm: Algorithm, start: RoundStart, tables: Mapping[str, Any]
     ) -> list[tuple[object, dict[str, Any]]]:
         """Return the messages about an algorithm, and about the model that users start from."""
-        arrays = {f"shared.{name}": values.numpy() for name, values in start.shared.items()}
-        arrays["active"] = start.active.numpy()
-        if start.basis is not None:
-            arrays["basis"] = start.basis.numpy()
-        places = self._crew.scratch.keep(arrays)
+        places = self._crew.scratch.keep(arrays_of(start))
         self._files.append(Path(places["active"].path))
         about = {
             "say": "round",
-            "round": start.round,
-            "n_items": start.n_items,
-            "scalars": dict(start.scalars),
-            "party_key": start.party_key,
+            **numbers_of(start),
             "start": {name: place.to_json() for name, place in places.items()},
             **tables,
         }
@@ -285,16 +278,3 @@ class CrewWork(ABC, Generic[T]):
             del self._shares[worker]
             self._waiting.extendleft([*share.done, share.task])
         self._give(self._crew.start())
-
-
-def _error_of(answer: dict[str, Any], words: str) -> FedrecError:
-    """Return the error of a worker as an error of this process."""
-    logger_of(_LOG).warning("worker process failed", where=answer["where"], said=words)
-    kinds = {kind.__name__: kind for kind in ERRORS.values()}
-    kind = kinds.get(answer["error"]) if answer["known"] else None
-    if kind is not None:
-        return kind(answer["message"], remedy=answer["remedy"])
-    return InternalError(
-        f"A worker process failed: {answer['error']}: {answer['message']}.",
-        remedy="Its traceback is in the log. Set client.workers = 1 to train in this process.",
-    )

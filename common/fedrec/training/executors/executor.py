@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -18,10 +19,12 @@ from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.cohort import Cohort, CohortTables
 from fedrec.algorithms.declarations import Shapes, SumNoise
 from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.errors import ERRORS, FedrecError, InternalError
 from fedrec.evaluation.metrics import RANK_FIELDS, Protocol, Split, rank_values
 from fedrec.evaluation.protocols import Ranking
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import table_bytes
+from fedrec.telemetry import logger_of
 from fedrec.tensor_products import one_thread
 from fedrec.training import fitting
 from fedrec.training.device import DeviceTables, open_tables
@@ -59,6 +62,73 @@ def algorithm_from(recipe: Mapping[str, Any]) -> Algorithm:
     shapes["update"] = UpdateSettings.model_validate(shapes["update"])
     shapes["noise"] = shapes["noise"] and SumNoise(**shapes["noise"])
     return kind(kind.settings_type.model_validate(recipe["settings"]), Shapes(**shapes))
+
+
+def arrays_of(start: RoundStart) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a start on a CPU by name, for `start_from`."""
+    arrays = {f"shared.{name}": values.numpy() for name, values in start.shared.items()}
+    arrays["active"] = start.active.numpy()
+    if start.basis is not None:
+        arrays["basis"] = start.basis.numpy()
+    return arrays
+
+
+def numbers_of(start: RoundStart) -> dict[str, Any]:
+    """Return the other values of a start, as JSON, for `start_from`."""
+    return {
+        "round": start.round,
+        "n_items": start.n_items,
+        "scalars": dict(start.scalars),
+        "party_key": start.party_key,
+    }
+
+
+def start_from(numbers: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> RoundStart:
+    """Return the start with these values."""
+    tensors = {name: torch.from_numpy(own) for name, own in arrays.items()}
+    active, basis = tensors.pop("active"), tensors.pop("basis", None)
+    return RoundStart(
+        round=numbers["round"],
+        shared={name.removeprefix("shared."): own for name, own in tensors.items()},
+        n_items=numbers["n_items"],
+        active=active,
+        scalars=numbers["scalars"],
+        basis=basis,
+        party_key=numbers["party_key"],
+    )
+
+
+_LOG = "fedrec.training"
+
+
+def failure_of(error: Exception) -> dict[str, Any]:
+    """Return a worker's error as JSON, for `error_of`."""
+    return {
+        "say": "failed",
+        "error": type(error).__name__,
+        "message": error.message if isinstance(error, FedrecError) else str(error),
+        "remedy": error.remedy if isinstance(error, FedrecError) else "",
+        "known": isinstance(error, FedrecError),
+        "where": traceback.format_exc(),
+    }
+
+
+def error_of(failure: Mapping[str, Any], words: str = "") -> FedrecError:
+    """Return the error of a worker as an error of this process, and log its traceback.
+
+    Args:
+        words: the end of the worker's stderr.
+    """
+    logger_of(_LOG).warning("worker process failed", where=failure["where"], said=words)
+    kinds = {kind.__name__: kind for kind in ERRORS.values()}
+    kind = kinds.get(failure["error"]) if failure["known"] else None
+    if kind is not None:
+        return kind(failure["message"], remedy=failure["remedy"])
+    return InternalError(
+        f"A worker process failed: {failure['error']}: {failure['message']}.",
+        remedy='Its traceback is in the log. Set client.engine = "local" and client.workers = 1 '
+        "to train in this process.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +251,11 @@ those of the block before, while they are in use."""
 _SECONDS_A_SCORE = 5e-9
 
 
+def seconds_of_ranking(n_users: int, n_items: int) -> float:
+    """Return the estimated time on one processor to rank users' held-out items of one split."""
+    return n_users * n_items * _SECONDS_A_SCORE
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scoring:
     """Score users on the active items.
@@ -276,8 +351,7 @@ class MeasureJob:
     def estimated_seconds(self) -> float:
         """The estimated time on one processor: 5 ns for ranking a score once."""
         n_ranked = len(self.measures.protocols) * len(self.measures.splits)
-        n_scores = self.cohort.n_users * len(self.cohort.active)
-        return n_ranked * n_scores * _SECONDS_A_SCORE
+        return n_ranked * seconds_of_ranking(self.cohort.n_users, len(self.cohort.active))
 
     def run(self) -> NDArray[np.int64]:
         """Measure all users in this process."""

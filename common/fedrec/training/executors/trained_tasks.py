@@ -18,7 +18,7 @@ from fedrec.model.blocked_table import Table
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import BlockWriter, give_back, rows_of
 from fedrec.training.device import DeviceTables
-from fedrec.training.executors.executor import Measures, Scoring, algorithm_from
+from fedrec.training.executors.executor import Measures, Scoring, algorithm_from, start_from
 from fedrec.training.executors.scratch import (
     CANDIDATES,
     new_tables,
@@ -66,17 +66,7 @@ class TrainedTasks:
         self._tables = CohortTables(**opened(header["arrays"]), n_items=header["n_items"])
 
     def _begin_round(self, header: dict[str, Any], _: bytes) -> None:
-        tensors = {name: torch.from_numpy(own) for name, own in opened(header["start"]).items()}
-        active, basis = tensors.pop("active"), tensors.pop("basis", None)
-        self._start = RoundStart(
-            round=header["round"],
-            shared={name.removeprefix("shared."): own for name, own in tensors.items()},
-            n_items=header["n_items"],
-            active=active,
-            scalars=header["scalars"],
-            basis=basis,
-            party_key=header["party_key"],
-        )
+        self._start = start_from(header, opened(header["start"]))
         self._old, self._new = old_tables(header["old"]), new_tables(header["new"])
 
     def _take_sums(self, header: dict[str, Any], _: bytes) -> None:

@@ -12,7 +12,6 @@ import queue
 import shutil
 import sys
 import threading
-import traceback
 from typing import IO, Any
 
 from fedrec.processes import end_with_parent, ignore_stop_signals
@@ -62,7 +61,7 @@ def _work(told: queue.SimpleQueue[Frame], answers: IO[bytes]) -> None:
     # Import this late: until here, a worker must notice at once that its executor is gone.
     import torch
 
-    from fedrec.errors import FedrecError
+    from fedrec.training.executors.executor import failure_of
     from fedrec.training.executors.trained_tasks import TrainedTasks
 
     torch.set_num_threads(1)
@@ -73,14 +72,7 @@ def _work(told: queue.SimpleQueue[Frame], answers: IO[bytes]) -> None:
         try:
             answer = tasks.hear(header, body)
         except Exception as error:
-            answer = {
-                "say": "failed",
-                "error": type(error).__name__,
-                "message": error.message if isinstance(error, FedrecError) else str(error),
-                "remedy": error.remedy if isinstance(error, FedrecError) else "",
-                "known": isinstance(error, FedrecError),
-                "where": traceback.format_exc(),
-            }
+            answer = failure_of(error)
         if answer is not None:
             write_frame(answers, answer)
 

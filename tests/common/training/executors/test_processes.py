@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conformance.toys import TOYS, registered
+from world.rounds import EXACT, KINDS
 
 from fedrec.errors import InternalError, StorageError, TrainingError
 from fedrec.model.state import PrivateState
@@ -22,44 +23,6 @@ from fedrec.training.learner import Learner
 from fedrec.training.user_half import Resources
 
 pytestmark = pytest.mark.slow
-
-KINDS = {
-    "fedmf, colr": {},
-    "fedmf, dense": {"update": {"structure": "dense"}},
-    "fedmf, scolr": {"update": {"structure": "scolr", "normaliser": "entry"}},
-    "fedmf, topk": {"update": {"structure": "topk"}},
-    "pfedrec": {
-        "algorithm": {"name": "pfedrec", "dim": 8, "batch_size": 32, "item_rate_scale": 0.01},
-        "update": {"structure": "dense", "clip": 256.0},
-    },
-    "fedncf": {
-        "algorithm": {"name": "fedncf", "dim": 8, "batch_size": 32},
-        "update": {"structure": "dense"},
-    },
-    "fedrap": {
-        "algorithm": {
-            "name": "fedrap",
-            "dim": 8,
-            "batch_size": 32,
-            "item_rate": 8.0,
-            "local_epochs": 3,
-            "weight_decay": 1e-3,
-        },
-        "update": {"structure": "dense"},
-    },
-    "plgc": {
-        "algorithm": {
-            "name": "plgc",
-            "upload": "table",
-            "base": {"name": "fedmf", "dim": 8, "batch_size": 32, "local_epochs": 2},
-        },
-        "update": {"structure": "dense"},
-    },
-    "under noise": {
-        "update": {"structure": "dense"},
-        "privacy": {"mechanism": "gaussian", "epsilon": 8.0, "delta": 1e-5},
-    },
-}
 
 
 @pytest.fixture(scope="module")
@@ -196,16 +159,6 @@ def test_what_a_killed_worker_did_is_done_again(plan_of, play, same, own, monkey
     assert ended(gone)
     same(play(learner), alone)
     assert gone not in own.processes
-
-
-EXACT = {
-    "fedals": {"algorithm": {"name": "fedals", "dim": 8}, "update": {"structure": "dense"}},
-    "ease": {"algorithm": {"name": "ease"}, "update": {"structure": "dense"}},
-    "accelerated, candidates": {
-        "training": {"accelerated": True},
-        "evaluation": {"protocol": "sampled"},
-    },
-}
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *EXACT])

@@ -1,0 +1,220 @@
+"""What a cluster computes is what one process does, and what it can't be used for is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from world import ray_in_process
+from world.rounds import EXACT, KINDS
+
+from fedrec.cluster import engine, shard_worker
+from fedrec.cluster.engine import engine_of
+from fedrec.cluster.shard_worker import NodeReport
+from fedrec.errors import InternalError, SettingsError, StorageError, TrainingError
+from fedrec.settings.schema import ClientSettings
+from fedrec.training.executors.processes import executor_of
+from fedrec.training.learner import Learner
+from fedrec.training.user_half import Resources
+
+
+@pytest.fixture(scope="module")
+def report():
+    return replace(NodeReport.of_this_process(), safe=True)
+
+
+@pytest.fixture
+def cluster(monkeypatch, report):
+    monkeypatch.setattr(NodeReport, "of_this_process", lambda: report)
+    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_AUTH_MODE"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(engine, "require", lambda name: None)
+    return ray_in_process.installed(monkeypatch)
+
+
+FAST = ("fedmf, colr", "under noise", "fedals", "sketch")
+
+
+def made(**settings):
+    return engine_of(ClientSettings(engine="ray", **settings))
+
+
+def learner_of(plan, executor):
+    return Learner(plan, 200, device="cpu", resources=Resources(workers=executor))
+
+
+def everything(learner, users):
+    """A round of training, and its measuring, with every reference."""
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
+    counted = learner.contribute("count", 1, shared, users, private)
+    shared = learner.server.apply("count", 1, shared, counted.vector)
+    trained = learner.contribute("train", 2, shared, users, private)
+    shared = learner.server.apply("train", 2, shared, trained.vector)
+    measured = learner.contribute("evaluate", 3, shared, users, trained.private)
+    private = trained.private.tensors
+    return [trained.vector, measured.vector, *(private[name] for name in sorted(private))]
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 3, 8])
+def test_shards_give_the_bits_of_one_process(n_workers, plan_of, play, same, cluster):
+    same(
+        play(learner_of(plan_of(), made(workers=n_workers))),
+        play(Learner(plan_of(), 200, device="cpu")),
+    )
+    assert len(cluster.homes) == n_workers
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *FAST,
+        pytest.param("accelerated, candidates", marks=pytest.mark.slow),
+        *(
+            pytest.param(kind, marks=pytest.mark.long)
+            for kind in sorted({*KINDS, *EXACT} - {*FAST, "accelerated, candidates"})
+        ),
+    ],
+)
+def test_every_algorithm_trains_and_measures_there(kind, plan_of, users, cluster):
+    plan = plan_of(**(KINDS | EXACT)[kind])
+    found = everything(learner_of(plan, made(workers=3)), users)
+    assert all(map(np.array_equal, found, everything(Learner(plan, 200, device="cpu"), users)))
+
+
+def test_some_users_or_none_may_train(plan_of, play, same, users, cluster):
+    for some in (np.arange(len(users)) % 5 == 0, np.zeros(len(users), bool)):
+        learners = [learner_of(plan_of(), executor) for executor in (1, made(workers=2))]
+        same(*(play(learner, participating=some) for learner in learners))
+
+
+def test_a_repeated_call_counts_once(plan_of, play, same, cluster):
+    cluster.lost = 1
+    same(play(learner_of(plan_of(), made(workers=2))), play(Learner(plan_of(), 200, device="cpu")))
+
+
+def test_large_tables_go_out_in_smaller_shards(plan_of, play, same, cluster, tmp_path):
+    plan = plan_of(**KINDS["pfedrec"])
+    resources = Resources(workers=made(workers=2), scratch=tmp_path, table_bytes=1, memory_mib=0)
+    found = play(Learner(plan, 200, device="cpu", resources=resources), (2,))
+    assert found[0].private.in_files
+    same(found, play(Learner(plan, 200, device="cpu"), (2,)))
+
+
+def test_tables_are_sent_once_and_the_cluster_is_left(plan_of, play, cluster):
+    executor = made(ray_address="head:6379")
+    learner = learner_of(plan_of(), executor)
+    play(learner, (2,))
+    assert cluster.address == "head:6379" and cluster.homes == ["one", "one", "two", "two"]
+    first = cluster.n_bytes
+    play(learner, (2,))
+    # All that the first round also sent are the tables, at most once.
+    tables = first - (cluster.n_bytes - first)
+    held = learner.local._cohorts[True].value.tables
+    assert held.positives.nbytes < tables < 3 * held.positives.nbytes
+    executor.close()
+    assert cluster.killed == 4 and not cluster.connected
+    # A program that had joined the cluster itself stays in it.
+    cluster.connected = True
+    play(learner, (2,))
+    executor.close()
+    assert cluster.connected
+
+
+def test_nodes_that_cannot_be_used_are_told(cluster, report, plan_of, play, monkeypatch):
+    arithmetic = replace(report.arithmetic, torch_capability="AVX2")
+    for found, said in {
+        replace(report, safe=False): r"without a token.*get-auth-token",
+        replace(report, version="0.0.9"): r"has fedrec 0\.0\.9.*Install the same fedrec",
+        replace(report, fingerprint="0" * 16): r"different bits.*fingerprint is 0000.*doctor",
+        replace(report, arithmetic=arithmetic): "torch_capability is AVX2, not ",
+    }.items():
+        with pytest.raises(SettingsError) as caught:
+            report.check(found, "node-b")
+        assert "node-b" in caught.value.message
+        caught.match(said)
+    report.check(report, "node-b")
+    # A node that joins later is refused by its first call.
+    executor = made(workers=2)
+    play(learner_of(plan_of(), executor), (2,))
+    monkeypatch.setattr(
+        shard_worker.NodeReport, "of_this_process", lambda: replace(report, version="0.0.9")
+    )
+    with pytest.raises(SettingsError, match=r"0\.0\.9"):
+        play(learner_of(plan_of(), executor), (2,))
+    assert cluster.killed == 2
+
+
+def test_a_cluster_that_cannot_be_joined_is_told(cluster, plan_of, play):
+    for error, said in {
+        ConnectionError("Failed to connect"): r"no Ray cluster at.*auto.*ray start --head",
+        RuntimeError("Version mismatch: Ray: 2.59"): r"another Ray or Python.*2\.59.*Install",
+    }.items():
+        cluster.refused = error
+        with pytest.raises(SettingsError, match=said):
+            play(learner_of(plan_of(), made()))
+
+
+def test_rays_errors_are_told_with_a_remedy(cluster, plan_of, play, monkeypatch):
+    import ray
+
+    kinds = {
+        "OutOfDiskError": (StorageError, "no room.*--temp-dir"),
+        "RayError": (TrainingError, r"lost 5 times.*nobody answers.*client\.engine"),
+        "AuthenticationError": (SettingsError, r"token.*auth_token"),
+        "GetTimeoutError": (SettingsError, r"within 300 s.*client\.workers"),
+    }
+    for name, (kind, said) in kinds.items():
+
+        def wait(waiting, num_returns, name=name):
+            raise getattr(ray.exceptions, name)("nobody answers.\nA long story.")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ray, "wait", wait)
+            with pytest.raises(kind, match=said):
+                play(learner_of(plan_of(), made(workers=2)))
+
+
+def test_a_defect_in_a_worker_is_told_without_its_arguments(cluster, plan_of, play, monkeypatch):
+    monkeypatch.setattr(shard_worker, "fit_of", lambda *_: None)
+    with pytest.raises(InternalError, match=r"TypeError.*not callable"):
+        play(learner_of(plan_of(), made(workers=2)))
+
+
+def test_devices_are_left_to_the_local_engine(cluster):
+    import torch
+
+    from fedrec.cluster.ray_executor import _check_device
+
+    with pytest.raises(SettingsError, match=r'cuda:0.*client\.device = "cpu"'):
+        _check_device(torch.device("cuda:0"))
+
+
+@pytest.mark.slow
+def test_ray_is_imported_only_when_it_is_asked_for():
+    said = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from fedrec.cluster.engine import engine_of; "
+            "from fedrec.settings.schema import ClientSettings; engine_of(ClientSettings()); "
+            "print(sorted(name for name in sys.modules if name.partition('.')[0] == 'ray'))",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout.strip() == "[]"
+
+
+def test_ray_that_is_not_installed_is_told(monkeypatch):
+    monkeypatch.setattr("fedrec.extras.is_missing", lambda name: name == "ray")
+    with pytest.raises(SettingsError, match=r"needs ray.*\[ray\]"):
+        made()
+
+
+def test_the_local_engine_is_the_default(monkeypatch, tmp_path):
+    client = ClientSettings(workers=2, threads=3)
+    assert type(engine_of(client, folder=tmp_path)) is type(executor_of(2))

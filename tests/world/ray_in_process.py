@@ -1,0 +1,107 @@
+"""As much of Ray as the executor calls, in this process: arguments and results are copied."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from types import ModuleType, SimpleNamespace
+
+
+class Cluster:
+    """A cluster of two nodes with two processors each.
+
+    Attributes:
+        refused: the error of connecting to it.
+        lost: calls that end with their worker's death, which Ray then repeats elsewhere.
+        n_bytes: what was sent with calls, and kept for them.
+    """
+
+    def __init__(self) -> None:
+        self.connected, self.refused, self.lost = False, None, 0
+        self.homes, self.killed, self.n_bytes = [], 0, 0
+
+    def init(self, **settings) -> None:
+        if self.refused is not None:
+            raise self.refused
+        self.connected, self.address = True, settings["address"]
+
+    def shutdown(self) -> None:
+        self.connected = False
+
+    def kill(self, actor) -> None:
+        self.killed += 1
+
+    def remote(self, **_):
+        return lambda kind: SimpleNamespace(
+            options=lambda scheduling_strategy: SimpleNamespace(
+                remote=lambda: self._actor(kind, scheduling_strategy)
+            )
+        )
+
+    def _actor(self, kind, home):
+        self.homes.append(home)
+        methods = {
+            name: SimpleNamespace(remote=lambda *sent, name=name: self._call(kind, name, sent))
+            for name in ("check", "train", "measure")
+        }
+        return SimpleNamespace(**methods)
+
+    def put(self, value):
+        raw = pickle.dumps(value)
+        self.n_bytes += len(raw)
+        return Reference(raw)
+
+    def _call(self, kind, name, sent):
+        # A worker is new for each call: it must not need what an earlier call left there.
+        for _ in range(1 + (self.lost if name == "train" else 0)):
+            own = [pickle.loads(one.raw) if isinstance(one, Reference) else one for one in sent]
+            found = getattr(kind(), name)(*pickle.loads(pickle.dumps(own)))
+        return self.put(found)
+
+    def get(self, wanted, timeout=None):
+        if isinstance(wanted, list):
+            return [self.get(one) for one in wanted]
+        return pickle.loads(wanted.raw)
+
+    def module(self) -> dict[str, ModuleType]:
+        """Return the modules that stand for Ray."""
+        ray, util, strategies = (
+            ModuleType(name) for name in ("ray", "ray.util", "ray.util.scheduling_strategies")
+        )
+        errors = ModuleType("ray.exceptions")
+        for name, base in {
+            "RayError": Exception,
+            "OutOfDiskError": "RayError",
+            "ObjectStoreFullError": "RayError",
+            "AuthenticationError": "RayError",
+            "GetTimeoutError": "RayError",
+        }.items():
+            kind = getattr(errors, base) if isinstance(base, str) else base
+            setattr(errors, name, type(name, (kind,), {}))
+        strategies.NodeAffinitySchedulingStrategy = lambda node, soft: node
+        for name in ("init", "shutdown", "kill", "remote", "put", "get"):
+            setattr(ray, name, getattr(self, name))
+        ray.wait = lambda waiting, num_returns: ([waiting[-1]], waiting[:-1])
+        ray.is_initialized = lambda: self.connected
+        ray.nodes = lambda: [
+            {"NodeID": node, "Alive": node != "gone", "Resources": {"CPU": 2.0}}
+            for node in ("two", "gone", "one")
+        ]
+        ray.exceptions, ray.util, util.scheduling_strategies = errors, util, strategies
+        return {one.__name__: one for one in (ray, util, strategies, errors)}
+
+
+class Reference:
+    """A reference to a value, as pickled when it was put."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+
+
+def installed(monkeypatch) -> Cluster:
+    """Import the executor upon such a cluster."""
+    cluster = Cluster()
+    for name, module in cluster.module().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "fedrec.cluster.ray_executor", raising=False)
+    return cluster
