@@ -65,7 +65,7 @@ def init(
         Path | None,
         typer.Option(
             metavar="DATA",
-            help="Like --data, and propose algorithm and sizes from the data's shape.",
+            help="Like --data, and propose algorithm and settings for the data.",
         ),
     ] = None,
     clients: Annotated[
@@ -85,7 +85,9 @@ def init(
     of two that is at least twice the number of users, so clients can join later.
 
     --auto says why it proposes what it writes. It proposes ease only with --accept-exposure, since
-    ease discloses exact pair counts to every client. `fedrec tune` tries other settings.
+    ease discloses exact pair counts to every client. For a minute at most, it then trains on the
+    data, and chooses regularisation and client.tail on validation items. It never uses test items.
+    Defaults stay if validation can't tell. `fedrec tune` tries more settings.
     """
     from fedrec.errors import SettingsError
 
@@ -172,8 +174,10 @@ def write_settings(
     proposal = None
     if shape is not None and auto:
         proposal = _proposed(shape, protection, max(len(clients), 3), accept_exposure)
+    # Before a minute of training.
+    name = _checked_name(name) if name else _folder_name(folder)
     starter = Starter(
-        name=_checked_name(name) if name else _folder_name(folder),
+        name=name,
         algorithm=algorithm if proposal is None else proposal.algorithm,
         proposed={} if proposal is None else proposal.values,
         reasons=() if proposal is None else proposal.reasons,
@@ -186,6 +190,8 @@ def write_settings(
         catalogue="" if catalogue is None else _relative(catalogue, folder),
     )
     check_exposure(starter.plan, accepted=accept_exposure)
+    if proposal is not None and data is not None:
+        starter = _on_validation(starter, data)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with replacing_text(path) as file:
@@ -261,6 +267,38 @@ def _proposed(shape: DataShape, protection: str, n_clients: int, accept_exposure
         return price(plan, n_items=shape.n_rows, n_clients=n_clients).total_bytes
 
     return propose(shape, bytes_of, accepts_exposure=accept_exposure)
+
+
+def _on_validation(starter: Starter, data: Path) -> Starter:
+    """Return a starter with what validation chooses, and the reasons."""
+    from dataclasses import replace
+
+    from fedrec.cli.lazy import beside_verb
+    from fedrec.data.source import read_users
+    from fedrec.extras import how_to_install, is_missing
+    from fedrec.plan.layout import training_modules
+
+    missing = [name for name in training_modules(starter.plan) if is_missing(name)]
+    if missing:
+        untried = (
+            "No setting was chosen on validation, since this machine can't train. To choose some: "
+            f"{how_to_install(*missing)}"
+        )
+        return replace(starter, reasons=(*starter.reasons, untried))
+    users, catalogue = read_users(data_settings(data), reader="init")
+    known = {key: value for key, value in starter.values().items() if value is not None}
+    found = beside_verb("tune", "choose_first")(
+        known,
+        users,
+        catalogue,
+        n_clients=max(len(starter.clients), 3),
+        tell=lambda line: typer.echo(line, err=True),
+    )
+    return replace(
+        starter,
+        proposed={**starter.proposed, **found.values},
+        reasons=(*starter.reasons, *found.reasons),
+    )
 
 
 def _next_commands(path: Path, data: Path | None, starter: Starter, accepted: str) -> list[str]:

@@ -158,6 +158,18 @@ def _additions() -> dict[str, str]:
     return {point.name: point.value for point in points}
 
 
+def beside_verb(verb: str, name: str) -> Any:
+    """Return a function in the module of a verb that an installed package adds.
+
+    Raises:
+        ImportError: no package adds the verb, or something that it needs is missing.
+    """
+    target = _additions().get(verb)
+    if target is None:
+        raise ImportError(f"No installed package adds `fedrec {verb}`.")
+    return getattr(importlib.import_module(target.partition(":")[0]), name)
+
+
 def _load(name: str, target: str) -> Command:
     module_name, _, attribute = target.partition(":")
     module: Any = importlib.import_module(module_name)

@@ -71,6 +71,8 @@ class Starter:
         n_users: the number of users in the data, or 0 if unknown.
         data: the path of the interactions to write into the file, or nothing.
         catalogue: the path of the catalogue to write into the file, or nothing.
+        proposed: settings in place of the starting ones, by dotted key.
+        reasons: sentences at the head of the file.
     """
 
     name: str = "movies"
@@ -82,7 +84,7 @@ class Starter:
     n_users: int = 0
     data: str = ""
     catalogue: str = ""
-    proposed: Mapping[str, int] = field(default_factory=dict)
+    proposed: Mapping[str, object] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

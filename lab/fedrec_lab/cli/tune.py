@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,9 @@ from fedrec_lab.cli.simulate import seeds_of
 from fedrec_lab.reports.round_progress import StopRequest
 
 if TYPE_CHECKING:
+    from fedrec.data.catalogue import Catalogue
+    from fedrec.data.splits import UserSplit
+    from fedrec_lab.tuning.first_choice import FirstChoice
     from fedrec_lab.tuning.space import Contender, Given, Sampler
     from fedrec_lab.tuning.study import Trial
 
@@ -212,6 +216,20 @@ def tune(
         text=(*text_of(study), str(run.path)),
         again=[] if study.finished else run_again,
     )
+
+
+def choose_first(
+    values: Given,
+    users: UserSplit,
+    catalogue: Catalogue,
+    *,
+    n_clients: int,
+    tell: Callable[[str], None],
+) -> FirstChoice:
+    """Choose a few starting settings on validation, for `fedrec init --auto`."""
+    from fedrec_lab.tuning.first_choice import choose
+
+    return choose(values, users, catalogue, n_clients=n_clients, tell=tell)
 
 
 def _contenders(source: Path, room: Given, given: Given, algorithms: str) -> tuple[Contender, ...]:

@@ -154,7 +154,7 @@ def data():
     return generate(n_users=150, n_items=80, n_clusters=5, interactions_per_user=14, seed=4)
 
 
-def test_without_noise_it_ranks_as_ease_of_weighted_histories(data, monkeypatch):
+def test_without_noise_it_is_ease_of_the_pairs_that_rise_above_the_edge(data, monkeypatch):
     """With hardly any noise, against a plain form of the formulas."""
     monkeypatch.setattr(noisy_pairs, "_POPULARITY", 0.0)
     users = leave_one_out(data.interactions, data.catalogue)
@@ -169,11 +169,16 @@ def test_without_noise_it_ranks_as_ease_of_weighted_histories(data, monkeypatch)
     rows[users.train_owner, users.train_items] = 1.0
     gram = (rows / rows.sum(1, keepdims=True)).T @ rows
     assert release.n_rows == 80
-    values, vectors = np.linalg.eigh(gram)
     edge = release.deviation / release.of_pairs * np.sqrt(2 * release.n_rows)
-    shrunk = np.sqrt(np.maximum(values**2 - edge**2, 0.0)) * (values > 0)
+    own, shown = np.diag(gram), np.zeros(80)
+    for _ in range(noisy_pairs._FILLS + 1):
+        values, vectors = np.linalg.eigh(gram - np.diag(own - shown))
+        kept = np.where(values > edge, values, 0.0)
+        shown = np.minimum(np.diag((vectors * kept) @ vectors.T), own)
+    shrunk = np.sqrt(np.maximum(kept**2 - edge**2, 0.0))
     low = (vectors * shrunk) @ vectors.T
-    inverse = np.linalg.inv(low + noisy_pairs._LAMBDA * edge * np.eye(80))
+    rest = np.maximum(own - np.diag(low), 0.0)
+    inverse = np.linalg.inv(low + np.diag(rest + noisy_pairs._LAMBDA * edge))
     wanted = -inverse / np.diag(inverse)
     np.fill_diagonal(wanted, 0.0)
     assert np.abs(weights - wanted).max() < 1e-4

@@ -2,9 +2,11 @@
 
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fedrec.extras import install_command
 from fedrec.settings.validation import load_settings
 
 
@@ -95,7 +97,18 @@ def test_impossible_wishes_are_refused(fedrec, tmp_path):
     assert not path.exists()
 
 
-def test_auto_proposes_from_the_datas_shape_and_says_why(fedrec, tmp_path):
+@pytest.fixture
+def on_validation(monkeypatch):
+    """Stands in for the study. `tests/lab/tuning/test_first_choice.py` has that one."""
+    found = SimpleNamespace(values={"client.tail": True}, reasons=("Validation has shown it.",))
+    monkeypatch.setattr(
+        "fedrec.cli.lazy.beside_verb", lambda verb, name: lambda *given, **named: found
+    )
+
+
+def test_auto_proposes_from_the_datas_shape_and_says_why(
+    fedrec, tmp_path, on_validation, monkeypatch
+):
     data = tmp_path / "interactions.csv"
     # 40 users, each with the same 12 items: 12 rows, 12 interactions for the mean user.
     rows = [f"u{user},i{item},{item}" for user in range(40) for item in range(12)]
@@ -107,9 +120,14 @@ def test_auto_proposes_from_the_datas_shape_and_says_why(fedrec, tmp_path):
     text = path.read_text(encoding="utf-8")
     assert "dim = 64" in text
     assert "# 12 of 12 items have enough users" in text
+    assert found["reasons"][-1] == "Validation has shown it."
+    assert load_settings(path, environ={}).client.tail
     accepted = fedrec("init", path, "--auto", data, "--force", "--accept-exposure", "--json").json
     assert accepted["algorithm"] == "ease"
     assert load_settings(path, environ={}).algorithm.name == "ease"
+    monkeypatch.setattr("fedrec.extras.is_missing", lambda name: name == "torch")
+    untrained = fedrec("init", path, "--auto", data, "--force", "--json").json
+    assert install_command("client") in untrained["reasons"][-1]
     both = fedrec("init", tmp_path / "b.toml", "--auto", data, "--algorithm", "fedmf")
     assert both.code == 2 and "--auto" in both.err
 
