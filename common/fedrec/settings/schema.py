@@ -201,7 +201,7 @@ class ClientSettings(_Observed):
     )
     engine: Literal["local", "ray"] = Field(
         default="local",
-        description="Where users train and are measured: on this machine, or on a Ray cluster that "
+        description="Train and measure users on this machine, or on a Ray cluster that "
         "this machine belongs to, with one worker for each of its processors or client.workers in "
         "all. Ray needs client.device on the CPU. Results don't depend on it.",
     )
