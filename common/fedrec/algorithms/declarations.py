@@ -322,6 +322,7 @@ class Circumstances:
         settings: the algorithm's own.
         update: the section `update`.
         n_items: size of the catalogue. 0 if unknown.
+        n_held: items that enough users hold. 0 if unknown.
         n_rounds: training rounds that will be published.
         minimum_item_users, minimum_clients: as in the plan.
         noise: the noise on the sums, or None if they are exact.
@@ -334,6 +335,7 @@ class Circumstances:
     minimum_item_users: int
     minimum_clients: int
     noise: SumNoise | None = None
+    n_held: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

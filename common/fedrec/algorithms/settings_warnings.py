@@ -148,6 +148,12 @@ def sketch(at: Circumstances) -> list[str]:
         "disclose less.",
         together,
     ]
+    if 0 < at.n_held < settings.dim:
+        found.append(
+            f"algorithm.dim = {settings.dim}, but enough users hold only {at.n_held} items. `ease` "
+            f"sends {at.n_held * (at.n_held + 1) // 2} numbers, and sketch {settings.sums} times "
+            f'{at.n_held * settings.dim}. Set algorithm.name = "ease", or a smaller algorithm.dim.'
+        )
     if at.n_rounds == settings.sums:
         found.append(
             f"rounds.total = {at.n_rounds} leaves no round that grades candidates on validation, "

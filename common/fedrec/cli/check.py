@@ -155,7 +155,7 @@ def check(
         own_users = -(-(n_users or plan.federation.maximum_users) // shared_by)
         memory_mib = loaded.settings.client.memory_mib
         needed = sizes(plan, found, own_users=own_users, memory_mib=memory_mib)
-    warnings = warnings_for(plan, n_users, n_items, clients)
+    warnings = warnings_for(plan, n_users, n_items, clients, active or 0)
     warnings += [unused] if unused else []
     private = tables_price(loaded.settings, n_users, n_items) if found and n_users else None
     if private is not None:

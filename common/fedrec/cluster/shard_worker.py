@@ -126,7 +126,7 @@ class Training(Told):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class TrainedShard:
     """The result of training a shard.
 
     Attributes:
@@ -182,16 +182,16 @@ class ShardWorker:
 
     def train(
         self, told: Training, tables: CohortTables, tasks: Tasks, own: Rows
-    ) -> Trained | dict[str, Any]:
+    ) -> TrainedShard | dict[str, Any]:
         """Train some users of a shard, or return the failure.
 
         Args:
             own: the users' private rows, in the order of the tasks.
         """
-        found: Trained | dict[str, Any] = _told(lambda: self._train(told, tables, tasks, own))
+        found: TrainedShard | dict[str, Any] = _told(lambda: self._train(told, tables, tasks, own))
         return found
 
-    def _train(self, told: Training, tables: CohortTables, tasks: Tasks, own: Rows) -> Trained:
+    def _train(self, told: Training, tables: CohortTables, tasks: Tasks, own: Rows) -> TrainedShard:
         # A node that joined later, or this worker's new home after a death, counts, too.
         self._check(told.report)
         algorithm, sums = algorithm_from(told.recipe), told.sums.empty(_CPU)
@@ -207,7 +207,7 @@ class ShardWorker:
                 for name, values in result.private.items():
                     new[name][begin:end] = values.numpy()
                 metrics += training_sums(result.loss, result.clipped)
-        return Trained(
+        return TrainedShard(
             parts={name: values.numpy() for name, values in sums.parts.items()},
             sums_finite=sums.finite,
             n_shrunk=sums.n_shrunk,

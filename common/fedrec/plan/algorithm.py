@@ -115,17 +115,19 @@ def divides_by_count(plan: Plan) -> bool:
     return about_algorithm(plan).exact and plan.privacy.mechanism == "none"
 
 
-def algorithm_warnings(plan: Plan, n_items: int = 0) -> list[str]:
+def algorithm_warnings(plan: Plan, n_items: int = 0, n_held: int = 0) -> list[str]:
     """Return warnings for a person that chooses a plan's algorithm.
 
     Args:
         n_items: size of the catalogue, or 0 if unknown.
+        n_held: items that enough users hold, or 0 if unknown.
     """
     return about_algorithm(plan).warnings(
         Circumstances(
             settings=plan.algorithm,
             update=plan.update,
             n_items=n_items,
+            n_held=n_held,
             n_rounds=plan.rounds.total,
             minimum_item_users=plan.federation.minimum_item_users,
             minimum_clients=plan.rounds.minimum_clients,

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 _LEAST_SECURITY_BITS = 128
 
 
-def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int = 0) -> list[str]:
+def warnings_for(
+    plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int = 0, n_held: int = 0
+) -> list[str]:
     """Return warnings for a person that is about to use these settings.
 
     Args:
@@ -40,10 +42,11 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
         n_users: users in this machine's data, or 0 if unknown.
         n_items: size of the catalogue, or 0 if unknown.
         n_clients: clients in each round, by default the number in the plan.
+        n_held: items that enough users hold, or 0 if unknown.
     """
     exposed = exposure_of(plan)
     found = [
-        *algorithm_warnings(plan, n_items),
+        *algorithm_warnings(plan, n_items, n_held),
         *UPDATES[plan.update.structure].warnings(plan.update),
         *_index_warnings(plan),
     ]

@@ -1,4 +1,4 @@
-"""`fedrec runs`: list the folders of runs, show one, or compare several."""
+"""`fedrec runs` lists, shows or compares folders of runs. `fedrec report` writes one again."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ _EPILOG = (
     "  fedrec runs runs/movies-20260101-120000\n"
     "  fedrec runs compare runs/movies-20260101-120000 runs/movies-20260102-120000\n"
     "  fedrec runs compare runs/movies-20260101-120000 runs/movies-20260102-120000 --out compared"
+)
+REPORT_EPILOG = (
+    "Examples:\n"
+    "  fedrec report runs/movies-20260101-120000\n"
+    "  fedrec report runs/movies-20260101-120000 --json"
 )
 _COMPARE = "compare"
 
@@ -179,3 +184,21 @@ def _of(rounds: int, planned: int) -> str:
 
 def _rates(rates: Rates | None) -> tuple[str, str]:
     return ("", "") if rates is None else (f"{rates.hr:.4f}", f"{rates.ndcg:.4f}")
+
+
+def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]) -> Result:
+    """Write a run's report again, with every figure as SVG and PNG in figures/.
+
+    Everything comes from report.json in the run's folder, so nothing is trained or measured again.
+    The last line is the page's path.
+    """
+    from fedrec.extras import require
+    from fedrec_lab.reports.run_folder import RunFolder
+
+    require("matplotlib")
+    folder = RunFolder.open(run)
+    content = folder.report_content()
+    figures = folder.write_figures(content.figures)
+    page = folder.write_report(content)
+    names = [str(path) for path in figures]
+    return Result(content={"report": str(page), "figures": names}, text=(*names, str(page)))

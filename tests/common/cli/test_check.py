@@ -27,6 +27,7 @@ def test_the_keys_of_its_json_are_stable(fedrec, settings_file, monkeypatch):
         "sets",
         "privacy",
         "proposal",
+        "ray",
         "own_floor",
         "private",
         "sizing",

@@ -176,3 +176,10 @@ class Free:
 
     def __init__(self, free: int) -> None:
         self.free = free
+
+
+def test_more_directions_than_items_are_warned_of():
+    plan = plan_of(algorithm={"name": "sketch", "dim": 64}, update={"structure": "dense"})
+    (told,) = (text for text in warnings_for(plan, n_items=900, n_held=50) if "`ease`" in text)
+    assert "sends 1275 numbers, and sketch 2 times 3200" in told
+    assert not any("`ease`" in text for text in warnings_for(plan, n_items=900, n_held=64))
