@@ -95,7 +95,7 @@ def times_in(column: Any) -> NDArray[Any]:
     """Return the times of a frame's column as integers or as numpy's points in time.
 
     Raises:
-        DataError: they are neither.
+        DataError: they are neither, and no dates.
     """
     values = np.asarray(column.to_numpy())
     if values.dtype != np.object_ or not len(values):
@@ -104,21 +104,37 @@ def times_in(column: Any) -> NDArray[Any]:
         # Points in time with a zone are objects in pandas.
         return np.asarray(column.to_numpy(dtype="datetime64[us]"))
     except (TypeError, ValueError):
+        return _from_objects(values)
+
+
+def _from_objects(values: NDArray[np.object_]) -> NDArray[np.datetime64]:
+    """Return Python's dates as numpy's points in time. None, NaN and NaT become NaT."""
+    try:
+        # Only NaN and NaT differ from themselves.
+        return np.array(
+            [None if value != value else value for value in values.tolist()], dtype="datetime64[us]"
+        )
+    except (TypeError, ValueError):
         raise DataError(
-            f"The times are of type {type(values[0]).__name__}, expected integers or points in "
-            "time.",
-            remedy="Convert the column (pandas.to_datetime does), or pass another one as "
-            "timestamp_column.",
+            f"The times are of type {type(values[0]).__name__}, expected integers, dates or points "
+            "in time.",
+            remedy="Convert them (pandas.to_datetime does), or pass others as timestamp_column or "
+            "timestamps.",
         ) from None
 
 
 def whole_times(values: Iterable[Any], missing_time: int) -> NDArray[Any]:
-    """Return times as integers, points in time in microseconds since 1970.
+    """Return times as integers, dates and points in time in microseconds since 1970.
 
     Args:
         missing_time: stands in for missing times.
+
+    Raises:
+        DataError: objects that are no dates.
     """
     times = values if isinstance(values, np.ndarray) else np.array(list(values))
+    if times.dtype == np.object_ and times.ndim == 1 and len(times):
+        times = _from_objects(times)
     if times.dtype.kind == "M":
         missing = np.isnat(times)
         numbers = times.astype("datetime64[us]").astype(np.int64)

@@ -131,7 +131,7 @@ class Interactions(Tabular):
         Args:
             users: the user of each row.
             items: the item of each row.
-            timestamps: integers, or numpy's points in time, which become microseconds since 1970.
+            timestamps: integers, or dates or points in time, which become microseconds since 1970.
         """
         return cls(
             user_ids=object_column(users),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 
 import numpy as np
 import pytest
@@ -75,6 +76,19 @@ def test_points_in_time_may_have_a_zone_or_be_missing():
     assert Interactions.from_frame(frame).times().tolist() == [0, 1_000_000]
     frame.loc[0, "time"] = pandas.NaT
     assert Interactions.from_frame(frame).times().tolist() == [-1, 1_000_000]
+
+
+def test_times_may_be_dates(made):
+    days = [date(1970, 1, 2), None]
+    columns = {"user": ["u", "u"], "item": ["a", "b"], "date": days}
+    assert Interactions.from_frame(made(columns)).times().tolist() == [86_400_000_000, -1]
+    # As left by a join in pandas.
+    gap = pandas_frame({**columns, "date": np.array([days[0], np.nan], dtype=object)})
+    assert Interactions.from_frame(gap).times().tolist() == [86_400_000_000, -1]
+    found = Interactions.from_arrays(["u", "u"], ["a", "b"], days)
+    assert found.times().tolist() == [86_400_000_000, -1]
+    with pytest.raises(DataError, match="times are of type dict"):
+        Interactions.from_arrays(["u"], ["a"], [{}])
 
 
 @pytest.mark.parametrize(
