@@ -293,6 +293,7 @@ def test_a_run_folder_may_be_text(settings, data, tmp_path):
     assert run.finished
 
 
-def test_asking_for_no_items_names_the_argument(run):
-    with pytest.raises(DataError, match="n is 0"):
-        run.recommender().recommend(run.users.user_ids[0], n=0)
+@pytest.mark.parametrize(("n", "found"), [(0, "0"), ("3", "'3'"), (2.5, "2.5")])
+def test_asking_for_no_number_of_items_names_the_argument(run, n, found):
+    with pytest.raises(DataError, match=rf"n is {found}\. Pass an integer"):
+        run.recommender().recommend(run.users.user_ids[0], n=n)

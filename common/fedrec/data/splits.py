@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
+from numbers import Real
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -230,10 +231,18 @@ def hold_out(
 
     Raises:
         CatalogueMismatch: some items are outside the catalogue.
-        DataError: no user is left, the share isn't between 0 and 1, or a time is missing.
+        DataError: no user is left, an argument has another type or value, or a time is missing.
     """
-    if not 0.0 < share < 1.0:
-        raise DataError(f"share is {share}.", remedy="Pass a number between 0 and 1.")
+    for name, value, kind, remedy in (
+        ("interactions", interactions, Interactions, "Use Interactions.from_frame(...)."),
+        ("catalogue", catalogue, Catalogue, "Use Catalogue.from_interactions(interactions)."),
+    ):
+        if not isinstance(value, kind):
+            raise DataError(f"{name} is of type {type(value).__name__}.", remedy=remedy)
+    if by not in BY:
+        raise DataError(f"by is {by!r}.", remedy=f"Choose among {', '.join(BY)}.")
+    if not isinstance(share, Real) or not 0.0 < share < 1.0:
+        raise DataError(f"share is {share!r}.", remedy="Pass a number between 0 and 1.")
     unique = interactions.deduplicated()
     item_rows = catalogue.rows_of(unique.item_ids.tolist())
     users, user_index = encode_ids(unique.user_ids)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 
 import numpy as np
@@ -530,8 +531,8 @@ class Recommender:
         excluded: Sequence[NDArray[np.int64]],
     ) -> list[tuple[Ids, Scores]]:
         """Return the best items of every row of scores as ids, with their scores."""
-        if n < 1:
-            raise DataError(f"n is {n}.", remedy="Ask for 1 item or more.")
+        if not isinstance(n, Integral) or n < 1:
+            raise DataError(f"n is {n!r}.", remedy="Pass an integer of 1 or more.")
         answers = []
         for scores in without_excluded(rows_of_scores, allowed, excluded):
             best = best_items(scores, n)

@@ -222,6 +222,14 @@ def test_the_latest_share_of_each_history_is_held_out():
     assert last.items.tolist() == plain.test_items[:2].tolist() == [4, 3]
     with pytest.raises(DataError, match=r"share is 1\.0"):
         hold_out(data, catalogue, by="ratio", share=1.0)
+    with pytest.raises(DataError, match=r"share is '0\.4'"):
+        hold_out(data, catalogue, by="ratio", share="0.4")
+    with pytest.raises(DataError, match="by is 'share'. Choose among last, ratio, time"):
+        hold_out(data, catalogue, by="share")
+    with pytest.raises(DataError, match=r"catalogue is of type str\. Use Catalogue\.from_"):
+        hold_out(data, "ratio")
+    with pytest.raises(DataError, match=r"interactions is of type list\. .*from_frame"):
+        leave_one_out([], catalogue)
 
 
 def test_everything_from_one_time_on_is_held_out():
