@@ -112,12 +112,17 @@ class RankedItems(Tabular):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Vectors:
+class Vectors(Tabular):
     """The vectors of a model, with the id of each row.
+
+    `Recommender.recommend_vector` scores a row of `users` under any algorithm. `users @ items.T` are
+    the scores only of algorithms that score by an inner product, such as `fedals` and `ease`.
+    `ease` and `sketch` keep no vectors of users: there a user's row is its history, with 1 or 0 for
+    each item of `item_ids`. So rows of users and items differ in length under `sketch`.
 
     Attributes:
         user_ids: strings, shape (n_users,).
-        users: float32 (n_users, dim), or with the algorithm's own axes.
+        users: float32 (n_users, dim), or (n_users, n_learned) for histories.
         item_ids: strings, the items that can be recommended, shape (n_learned,).
         items: float32 (n_learned, dim).
     """
@@ -126,6 +131,14 @@ class Vectors:
     users: NDArray[np.float32]
     item_ids: Ids
     items: NDArray[np.float32]
+
+    def columns(self) -> Mapping[str, list[Any]]:
+        """Return kind ("user" or "item"), id and vector, one row for each user, then each item."""
+        return {
+            "kind": ["user"] * len(self.user_ids) + ["item"] * len(self.item_ids),
+            "id": [*self.user_ids.tolist(), *self.item_ids.tolist()],
+            "vector": [*self.users, *self.items],
+        }
 
     def __repr__(self) -> str:
         return f"Vectors(users {self.users.shape}, items {self.items.shape})"

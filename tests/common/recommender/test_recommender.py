@@ -282,5 +282,9 @@ def test_vectors_come_with_their_ids(recommender, model, catalogue):
     assert found.item_ids.tolist() == ["a0", "b0", "a1", "b1", "a2", "b2"]
     assert found.items.shape == (6, 2)
     assert repr(found) == "Vectors(users (3, 2), items (6, 2))"
+    frame = found.to_pandas()
+    assert frame["id"].tolist() == [*found.user_ids, *found.item_ids]
+    assert np.array_equal(np.stack(frame["vector"][frame["kind"] == "item"]), found.items)
+    assert found.to_arrow()["vector"].to_pylist()[:3] == found.users.tolist()
     with pytest.raises(DataError, match="no user vectors here"):
         Recommender(model, catalogue).vectors()
