@@ -115,10 +115,10 @@ class RankedItems(Tabular):
 class Vectors(Tabular):
     """The vectors of a model, with the id of each row.
 
-    `Recommender.recommend_vector` scores a row of `users` under any algorithm. `users @ items.T` are
-    the scores only of algorithms that score by an inner product, such as `fedals` and `ease`.
-    `ease` and `sketch` keep no vectors of users: there a user's row is its history, with 1 or 0 for
-    each item of `item_ids`. So rows of users and items differ in length under `sketch`.
+    `Recommender.recommend_vector` scores a row of `users`. The product `users @ items.T` gives the
+    scores only under algorithms that score by it, such as `fedals` and `ease`. `ease` and `sketch`
+    keep no vectors of users: there a user's row is its history, with 1 or 0 for each item of
+    `item_ids`. So rows of users and items differ in length under `sketch`.
 
     Attributes:
         user_ids: strings, shape (n_users,).

@@ -224,7 +224,7 @@ def test_the_latest_share_of_each_history_is_held_out():
         hold_out(data, catalogue, by="ratio", share=1.0)
     with pytest.raises(DataError, match=r"share is '0\.4'"):
         hold_out(data, catalogue, by="ratio", share="0.4")
-    with pytest.raises(DataError, match="by is 'share'. Choose among last, ratio, time"):
+    with pytest.raises(DataError, match=r"by is 'share'\. Choose among last, ratio, time"):
         hold_out(data, catalogue, by="share")
     with pytest.raises(DataError, match=r"catalogue is of type str\. Use Catalogue\.from_"):
         hold_out(data, "ratio")
