@@ -6,9 +6,11 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
+
+from fedrec.errors import SettingsError
 
 Problem = tuple[tuple[str, ...], str]
 """Dotted keys of settings, beginning with the one to change, and a sentence."""
@@ -128,6 +130,22 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     rules: ClassVar[tuple[Rule, ...]] = ()
+
+    if not TYPE_CHECKING:  # Otherwise mypy would take every assignment for allowed.
+
+        def __setattr__(self, name: str, value: object) -> None:
+            """Refuse to change a setting.
+
+            Raises:
+                SettingsError: the name is public.
+            """
+            if not name.startswith("_"):
+                raise SettingsError(
+                    f"{name} can't be assigned: settings don't change once they are checked.",
+                    remedy="Load them with the new value, as in load_settings(..., "
+                    'values={"rounds.total": 9}).',
+                )
+            super().__setattr__(name, value)
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """Show only values that are not the default ones, also inside sections."""

@@ -88,6 +88,13 @@ def test_settings_need_no_file():
     assert found.data.path is None
 
 
+def test_settings_are_not_assigned_but_loaded_again():
+    found = load_settings(environ={})
+    with pytest.raises(SettingsError, match=r"total can't be assigned.*rounds\.total"):
+        found.rounds.total = 9
+    assert load_settings(values={"rounds.total": 9}, environ={}).rounds.total == 9
+
+
 def test_values_go_before_the_file(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text("[rounds]\ntotal = 3\n", encoding="utf-8")
@@ -168,6 +175,16 @@ def test_a_run_is_saved_compared_and_loaded(run, settings, data, tmp_path):
     assert again.ids.tolist() == run.recommender().recommend(user, 3).ids.tolist()
     with pytest.raises(SettingsError, match="save_run"):
         fedrec_lab.compare_runs(run, other)
+
+
+def test_a_stopped_run_is_saved_and_resumed_in_its_folder(settings, data, run, tmp_path):
+    users, items = data
+    where = {"users": users, "catalogue": items, "folder": tmp_path}
+    stopped = fedrec_lab.simulate(settings, stop=lambda: True, **where)
+    fedrec_lab.save_run(stopped, tmp_path)
+    assert fedrec.Recommender.load(tmp_path).round == stopped.best.round
+    resumed = fedrec_lab.simulate(settings, resume=True, **where)
+    assert np.array_equal(resumed.vectors().items, run.vectors().items)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,8 @@ def record_simulation(result: SimulationResult, run: RunFolder) -> None:
 def save_run(result: SimulationResult, run_folder: str | Path) -> Path:
     """Write a simulation's run folder as `fedrec simulate` does, in place of an earlier one.
 
-    `compare_runs`, `Recommender.load` and `fedrec runs` read it.
+    `compare_runs`, `Recommender.load` and `fedrec runs` read it. A stopped run can be saved, too,
+    and `simulate(..., folder=run_folder, resume=True)` still resumes it from its checkpoint there.
 
     Returns:
         The folder's path.
