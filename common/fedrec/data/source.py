@@ -417,13 +417,15 @@ def _reading_of(
             else f"For data in memory, load_data only takes {', '.join(known)}. "
             "Interactions.from_frame takes columns and minimum_rating.",
         )
-    # Without a header, pandas names columns by numbers.
-    values = {
-        name: str(value) if isinstance(value, int) and name.endswith("_column") else value
-        for name, value in given.items()
-    }
     try:
-        return DataSettings.model_validate(values, strict=True)
+        # Without a header, pandas names columns by numbers.
+        return DataSettings.model_validate(
+            {
+                name: str(value) if isinstance(value, int) and name.endswith("_column") else value
+                for name, value in given.items()
+            },
+            strict=True,
+        )
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
         place = ".".join(map(str, wrong["loc"]))
