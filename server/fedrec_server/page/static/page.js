@@ -95,7 +95,8 @@ function situation(status) {
     if (!status.waits_for) return ["running", "Running", "The next round opens."];
     return ["waiting", "Waiting", `Waits for ${status.waits_for}.`];
   }
-  const story = `Round ${current.round} (${current.kind}): ${words.PHASES[current.phase] ?? current.phase}.`;
+  const ends = status.stop_asked ? " The run ends with it, as an operator asked." : "";
+  const story = `Round ${current.round} (${current.kind}): ${words.PHASES[current.phase] ?? current.phase}.${ends}`;
   if (status.stalled) return ["stalled", "Stalled, trying again", story];
   if (current.phase !== "revealing") return ["running", "Running", story];
   const heard = status.authority_heard;
