@@ -99,7 +99,8 @@ def test_status(fedrec, call, admin):
         "clients_seen", "current", "disk_full", "epoch", "epsilon", "federation", "finish_reason",
         "finished", "last_event", "members", "next_epoch", "now",
         "protection", "protocol", "published_round", "quality", "rounds_abandoned",
-        "rounds_planned", "rounds_published", "run", "stalled", "stop_asked", "unplaced", "waits_for",
+        "rounds_planned", "rounds_published", "run", "stalled", "stop_asked", "unplaced",
+        "waits_for",
     }  # fmt: skip
     assert found["current"]["arrived"] == 2
     assert found["awaited"] == ["hospital-b"]
