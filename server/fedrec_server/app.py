@@ -360,7 +360,7 @@ class Coordinator:
                 with contextlib.suppress(Exception):
                     await step()
 
-        # A tick may wait for minutes until models are made. Metrics must not stand still.
+        # A tick waits for the run's lock and a busy disk. Metrics must not stand still.
         await asyncio.gather(repeat(engine.tick), repeat(look))
 
     async def _finished(self) -> None:

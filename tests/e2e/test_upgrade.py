@@ -107,9 +107,11 @@ def test_a_run_goes_on_while_its_parties_are_upgraded(
     # The command looks at what nobody changes meanwhile: a file could vanish under it.
     for command in running.values():
         command.process.send_signal(signal.SIGSTOP)
-    states = outcomes(kits)
-    for command in running.values():
-        command.process.send_signal(signal.SIGCONT)
+    try:
+        states = outcomes(kits)
+    finally:
+        for command in running.values():
+            command.process.send_signal(signal.SIGCONT)
     assert {path for path, (told, _) in states.items() if told == "converts"} == (
         converted or set(states)
     )

@@ -156,16 +156,21 @@ def test_plgc_around_it_in_a_cohort_of_several(found, algorithm):
 
 @pytest.fixture
 def made(monkeypatch):
-    """Hold a server that makes models until `made.go_on()`. `made.begun` is set meanwhile."""
+    """Hold a server that makes models until `made.go_on()`. `made.begun` is set meanwhile.
+
+    With `made.written`, it is held after it wrote them.
+    """
 
     class Made:
         begun = threading.Event()
         go_on = staticmethod(lambda: True)
+        written = False
 
     def waiting(*args):
+        found = personalise(*args) if Made.written else None
         Made.begun.set()
         poll(Made.go_on)
-        return personalise(*args)
+        return personalise(*args) if found is None else found
 
     monkeypatch.setattr("fedrec_server.uploads.own_models.personalise", waiting)
     return Made
@@ -190,9 +195,10 @@ def test_status_and_stop_are_answered_while_models_are_made(found, made):
     assert [played.kind for played in federation.published()] == ["count", "train"]
 
 
-def test_a_run_that_ends_at_once_makes_no_more_models(found, made):
+@pytest.mark.parametrize("written", [False, True])
+def test_a_run_that_ends_at_once_makes_no_more_models(found, made, written):
     stopped = threading.Event()
-    made.go_on = stopped.is_set
+    made.go_on, made.written = stopped.is_set, written
     federation = found(apart_plan("gpfedrec", 2, total=3), 2, bench=Alone)
     state = Path(federation.bench.coordinator_settings().coordinator.state)
     clients = federation.start_all()

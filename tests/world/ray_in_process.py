@@ -104,5 +104,7 @@ def installed(monkeypatch) -> Cluster:
     cluster = Cluster()
     for name, module in cluster.module().items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, "fedrec.cluster.ray_executor", raising=False)
+    # In this order, the executor upon such a cluster doesn't outlive the test.
+    monkeypatch.setitem(sys.modules, "fedrec.cluster.ray_executor", None)
+    del sys.modules["fedrec.cluster.ray_executor"]
     return cluster

@@ -237,8 +237,10 @@ _SPLITS = 2
 
 
 def ray_price(settings: Settings, n_users: int, n_items: int) -> float | None:
-    """Return the estimated seconds to measure these users on one processor, if Ray would do it."""
-    if settings.client.engine != "ray" or not n_users:
+    """Return about how long one processor measures these users, if torch is here, and Ray asked."""
+    from fedrec.extras import is_missing
+
+    if settings.client.engine != "ray" or not n_users or is_missing("torch"):
         return None
     from fedrec.training.executors.executor import seconds_of_ranking
 

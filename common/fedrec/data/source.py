@@ -418,7 +418,14 @@ def _reading_of(
             "Interactions.from_frame takes columns and minimum_rating.",
         )
     try:
-        return DataSettings.model_validate(dict(given), strict=True)
+        # Without a header, pandas names columns by numbers.
+        return DataSettings.model_validate(
+            {
+                name: str(value) if isinstance(value, int) and name.endswith("_column") else value
+                for name, value in given.items()
+            },
+            strict=True,
+        )
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
         place = ".".join(map(str, wrong["loc"]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fedrec.errors import SettingsError
 from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.plan.algorithm import algorithm_of, algorithm_warnings
@@ -24,10 +22,6 @@ from fedrec.protection import (
     PROTECTIONS,
 )
 from fedrec.updates import UPDATES
-
-if TYPE_CHECKING:
-    pass
-
 
 _LEAST_SECURITY_BITS = 128
 

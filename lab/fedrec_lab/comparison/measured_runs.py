@@ -89,8 +89,8 @@ class MeasuredRun:
 
     def joined(self, other: MeasuredRun) -> MeasuredRun:
         """Return this run with the samples of another one."""
-        name, _, more = self.name.partition(" + ")
-        number = 1 + int(more.split(" ")[0] or 0) if more else 1
+        number = 1 + self.settings[SEED].count(",")
+        name = self.name if number == 1 else self.name.rpartition(" + ")[0]
         mine, theirs = self.ranking, other.ranking
         ranks = {} if mine is None or theirs is None else {**mine.ranks, **theirs.ranks}
         return replace(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import BinaryIO
 
 import numpy as np
@@ -252,13 +253,15 @@ class RoundSum:
 
     async def _with_models(self, round_: Round, total: bytes, before: SharedState) -> bytes | None:
         """Write the models. Return what is published of a round, or None if it is not needed."""
-        work, spool = self._run.work, self._run.store.spool
-        try:
-            return await work.beside(self.own_models.publication, round_, total, before)
-        except RoundClosed:
-            rounds = range(round_.number, round_.number + 1)
-            await work.in_thread(spool.delete_own_models, rounds, round_.accepted)
-            return None
+        run, number = self._run, round_.number
+        with suppress(RoundClosed):
+            made = await run.work.beside(self.own_models.publication, round_, total, before)
+            # It may have been abandoned while the last models were written.
+            if run.state.current is not None and run.state.current.number == number:
+                return made
+        delete = run.store.spool.delete_own_models
+        await run.work.in_thread(delete, range(number, number + 1), round_.accepted)
+        return None
 
     def _add_up(self, round_: Round) -> tuple[bytes, Read]:
         run = self._run

@@ -95,6 +95,21 @@ def test_a_repeated_call_counts_once(plan_of, play, same, cluster):
     same(play(learner_of(plan_of(), made(workers=2))), play(Learner(plan_of(), 200, device="cpu")))
 
 
+def test_the_others_do_the_work_of_a_lost_worker(plan_of, play, same, cluster, monkeypatch):
+    import ray
+
+    executor, get = made(workers=3), ray.get
+
+    def losing(found, **named):
+        if not isinstance(found, list) and len(executor._actors) == 3:
+            raise ray.exceptions.RayActorError("nobody answers")
+        return get(found, **named)
+
+    monkeypatch.setattr(ray, "get", losing)
+    same(play(learner_of(plan_of(), executor)), play(Learner(plan_of(), 200, device="cpu")))
+    assert len(executor._actors) == 2
+
+
 def test_large_tables_go_out_in_smaller_shards(plan_of, play, same, cluster, tmp_path):
     plan = plan_of(**KINDS["pfedrec"])
     resources = Resources(workers=made(workers=2), scratch=tmp_path, table_bytes=1, memory_mib=0)

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -216,11 +217,12 @@ def test_workers_get_nothing_of_this_process_and_end_with_it(pair, plan_of, play
     play(learner_of(plan_of(), pair), (2,))
     import ray
 
-    workers = [
-        place
-        for place in Path("/proc").glob("[0-9]*")
-        if b"ray::ShardWorker" in (place / "cmdline").read_bytes()
-    ]
+    workers = []
+    for place in Path("/proc").glob("[0-9]*"):
+        # Processes of others end at any time.
+        with suppress(OSError):
+            if b"ray::ShardWorker" in (place / "cmdline").read_bytes():
+                workers.append(place)
     assert len(workers) >= 2
     assert not any(b"do-not-tell" in (place / "environ").read_bytes() for place in workers)
     assert ray.is_initialized()

@@ -100,6 +100,7 @@ def test_columns_without_names_have_numbers():
     frame = pandas_frame(zip(*ROWS.values(), strict=True))
     found = Interactions.from_frame(frame, user_column=0, item_column="1", timestamp_column=3)
     assert found.to_pandas().equals(Interactions.from_frame(pandas_frame(ROWS)).to_pandas())
+    load_data(frame, user_column=0, item_column="1", timestamp_column=3)
     with pytest.raises(DataError, match=r"no column 4 .* Its columns are 0, 1, 2, 3"):
         Interactions.from_frame(frame, user_column=0, item_column=4)
 

@@ -62,20 +62,20 @@ def test_evaluations_have_paired_intervals(evaluation):
 
 
 def test_runs_that_differ_in_their_seed_are_one_row(evaluation):
-    folders = [evaluation(f"run-{seed}", seed) for seed in (1, 2, 3)]
+    folders = [evaluation(f"run + tail-{seed}", seed) for seed in (1, 2, 3)]
     other = evaluation("other", 4, dim=8)
     found = compare_runs(*folders, other)
-    assert found.runs == ("run-1 + 2 seeds", "other")
+    assert found.runs == ("run + tail-1 + 2 seeds", "other")
     assert found.settings == {"federation.seed": ("1, 2, 3", "4"), "algorithm.dim": ("4", "8")}
     rates = np.array([0.75, 0.5, 0.25])
-    interval = found.over_seeds["run-1 + 2 seeds"]["hr"]
+    interval = found.over_seeds["run + tail-1 + 2 seeds"]["hr"]
     expected = t.interval(0.95, 2, loc=0.5, scale=rates.std(ddof=1) / np.sqrt(3))
     assert (interval.low, interval.high) == pytest.approx(expected)
-    assert list(found.over_seeds) == ["run-1 + 2 seeds"]
+    assert list(found.over_seeds) == ["run + tail-1 + 2 seeds"]
     assert found.differences["other"]["hr"].difference.estimate == pytest.approx(-0.5)
     assert found.table.rows[0].result("full").text("hr") == "0.5000 ± 0.2500"
     alone = compare_runs(*folders[:2])
-    assert alone.runs == ("run-1 + 1 seed",) and alone.settings == {}
+    assert alone.runs == ("run + tail-1 + 1 seed",) and alone.settings == {}
 
 
 def test_a_seed_counts_once_and_users_must_match(evaluation):
