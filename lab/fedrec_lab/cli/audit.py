@@ -87,7 +87,7 @@ def audit(
         typer.Option(
             min=100,
             max=100_000,
-            help="dp: number of sums with the canary, and the same number without.",
+            help="dp: number of releases with the canary, and the same number without.",
         ),
     ] = 1000,
     values: SetValues = None,
@@ -104,8 +104,10 @@ def audit(
     which can subtract their own part. The result is a lower bound: one inference is tried.
 
     dp (if sums are noisy): attacks one round's noise as hard as its promise allows. A canary user
-    is in the sum or not. Its whole contribution is one value that no other user touches. The
-    attacker's success rate bounds epsilon from below. A bound above the promise refutes it.
+    is in the sum or not. Its whole contribution is one value that no other user touches. If all
+    sums are parts of one release, all parts are attacked together, and the canary's contribution is
+    a client's. The attacker's success rate bounds epsilon from below. A bound above the promise
+    refutes it.
 
     indices (if update.indices is "clear", or on demand): what indices in the clear reveal of users'
     histories. This trains every user as a separate client, guesses that the items of the sent rows
@@ -162,6 +164,8 @@ def _noise(settings: Settings, trials: int) -> Result:
     from fedrec_lab.audit.dp import audit_noise
 
     report = audit_noise(settings.plan, trials=trials)
+    parts = count_of(report.parts, "part")
+    attacked = f"A release of {parts}" if report.parts > 1 else "One noisy sum"
     rows = [
         (
             f"{finding.delta:g}",
@@ -176,7 +180,7 @@ def _noise(settings: Settings, trials: int) -> Result:
         text=(
             TextTable(
                 rows=rows,
-                title=f"One noisy sum, {report.trials} times with a canary and as often without",
+                title=f"{attacked}, {report.trials} times with a canary and as often without",
                 headers=("delta", "epsilon promised", "epsilon at least", "verdict"),
             ),
             f"\nThe attacked value, in clips: {report.present:.3f} with the canary, "
