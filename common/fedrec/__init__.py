@@ -26,7 +26,7 @@ __all__ = [
     "load_settings",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _HOMES = {
     "FedrecError": "fedrec.errors",

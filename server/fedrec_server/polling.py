@@ -157,7 +157,8 @@ class TaskPolls:
         self._run.presence.ended(client_id, code)
         self.waiters.wake((client_id,))
         log = structlog.get_logger().bind(run=self._run.name)
-        log.info("client stopped", client=holder.label or client_id[:16], code=code)
+        why = {"code": code} if code else {}
+        log.info("client stopped", client=holder.label or client_id[:16], **why)
 
     async def _task_now(self, client_id: ClientId, version: RoundId) -> Task | None:
         """Return the client's task or notice, or None if it must wait."""

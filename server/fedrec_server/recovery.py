@@ -161,14 +161,15 @@ def _write(
 ) -> None:
     store = SqliteStore(draft, federation.identity)
     try:
+        store.begin_from(_rows(store, federation.keys.roster.epoch, point, found, now))
+        # Once the store has the run's name, which the log repeats.
         keep_epoch(store, federation.keys, federation.keys.to_json(), now)
-        store.begin_from(_rows(store, point, found, now))
     finally:
         store.close()
 
 
 def _rows(
-    store: SqliteStore, point: RecoveryPoint, found: FormerFolder, now: float
+    store: SqliteStore, epoch: int, point: RecoveryPoint, found: FormerFolder, now: float
 ) -> RecoveredRun:
     said, sealed, model = point.statement, None, None
     words: list[RevealStatement] = [one for one in (said, point.head) if one is not None]
@@ -178,8 +179,6 @@ def _rows(
     if said is not None and point.model:
         model = Blob.of(point.model)
         store.spool.write(snapshot_name(said.round, model), point.model)
-    present = store.installed_epoch()
-    epoch = 0 if present is None else present.epoch
     # Later statements name all paused cells of the epoch. A refusal may be the first to name one.
     paused = {cell: one.round for one in words if one.epoch == epoch for cell in one.paused}
     used = [(one.round, one.epoch, epoch) for one in words]

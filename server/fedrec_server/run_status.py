@@ -64,6 +64,7 @@ def status_of(engine: Engine, *, last_event: int) -> Message:
         clients_here=sum(one.is_here for one in members),
         members=[admin_pb2.Member(**asdict(one)) for one in members[:MOST_MEMBERS]],
         now=run.clock.now(),
+        stop_asked=state.stop_asked,
         current=_current(run),
     )
 

@@ -5,6 +5,7 @@ import shutil
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from world.bench import KINDS, N_ITEMS, Accepted, compute, plan_of
@@ -262,13 +263,16 @@ def carry(federation, point, folder):
     assert RecoveryPoint.from_bytes(file.read_bytes(), "the file") == point
     settings = federation.bench.coordinator_settings()
     assert settings.data.catalogue is not None
-    return recover(
-        settings,
-        PublicCatalogue.load(Path(settings.data.catalogue)),
-        RoundVectors.of(federation.bench.plan, N_ITEMS),
-        file,
-        now=federation.clock.now(),
-    )
+    with patch("fedrec_server.peers.key_rotation.log_entry") as logged:
+        made = recover(
+            settings,
+            PublicCatalogue.load(Path(settings.data.catalogue)),
+            RoundVectors.of(federation.bench.plan, N_ITEMS),
+            file,
+            now=federation.clock.now(),
+        )
+    assert [call.args[0] for call in logged.call_args_list] == [point.run]
+    return made
 
 
 PASSPHRASE = "a passphrase of words"

@@ -25,7 +25,7 @@ def text_of(name):
 
 def test_one_version_everywhere():
     cited = yaml.safe_load(text_of("CITATION.cff"))
-    wheels = re.findall(r"fedrec-([\d.]+)-py3-none-any\.whl", text_of("docs/how-to/install.md"))
+    wheels = re.findall(r"fedrec-([\w.]+)-py3-none-any\.whl", text_of("docs/how-to/install.md"))
     found = {PROJECT["version"], cited["version"], *wheels}
     assert found == {fedrec.__version__}
     assert wheels

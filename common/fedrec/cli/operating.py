@@ -46,6 +46,8 @@ def status_rows(found: RunStatus) -> list[tuple[str, str]]:
         rows.append(("privacy", f"epsilon {found.epsilon:.4g} spent"))
     if found.finished:
         return [*rows, ("finished", _text(found.finish_reason) or "yes")]
+    if found.stop_asked:
+        rows.append(("stop", "asked for, the run ends with the round in progress"))
     current = found.current
     if current is None:
         return [*rows, ("now", _text(f"waits for {found.waits_for or 'clients'}"))]

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
+from fedrec import __version__
 from fedrec.algorithms.trained import TRAINER_VERSION
 from fedrec.cli.terminal import Result, TextTable, count_of
 from fedrec.errors import FedrecError, RefusedError, SettingsError, VersionMismatch
@@ -103,12 +103,12 @@ def upgraded(folder: Path) -> Result:
         ]
         yield TextTable(rows=rows, headers=("path", "what", "format", "at the first start"))
         yield from (f"{one.path}: {note}" for one in found for note in one.notes)
-        yield f"fedrec {version('fedrec')} changed nothing."
+        yield f"fedrec {__version__} changed nothing."
 
     return Result(
         content={
             "folder": str(folder),
-            "release": version("fedrec"),
+            "release": __version__,
             "found": [asdict(one) for one in found],
         },
         text=text(),

@@ -11,13 +11,13 @@ import socket
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedrec import __version__
 from fedrec.algorithms.accelerators import accelerator_for
 from fedrec.algorithms.cohort import CohortTables
 from fedrec.algorithms.grid import SumsShape
@@ -61,7 +61,7 @@ class NodeReport:
     def of_this_process(cls) -> NodeReport:
         """Examine this process. The first time, this takes a second or two."""
         return cls(
-            version=version("fedrec"),
+            version=__version__,
             arithmetic=arithmetic_of(),
             fingerprint=fingerprint(look()),
             safe=os.environ.get("RAY_AUTH_MODE") == "token",

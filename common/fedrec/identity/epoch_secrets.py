@@ -224,6 +224,13 @@ class RevealerKeys:
             KeysError: the key is missing, damaged, or readable by other users.
         """
         path = self._path(epoch)
+        if not path.exists() and epoch < (newest := max(self.epochs, default=0)):
+            raise KeysError(
+                f"The coordinator is in key epoch {epoch}. This folder has the secret key of epoch "
+                f"{newest} instead.",
+                remedy=f"`fedrec keys authority run` delivers epoch {newest}. If it prints `epoch "
+                f"refused`, start the coordinator with epoch {newest}'s epoch.json.",
+            )
         raw = read_secret(path, remedy=_REMEDY, max_bytes=MAX_BYTES)
         document = Document.parse(raw, KIND, str(path))
         found, secret = document.integer("epoch"), document.raw("secret")

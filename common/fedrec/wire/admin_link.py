@@ -130,6 +130,7 @@ class RunStatus:
         members: absent ones first, by name. A large roster's first 1,000. Empty if the coordinator
             is older.
         now: the time in unix seconds by the coordinator's clock, as for the other times.
+        stop_asked: whether an operator asked to stop. The run ends with the round in progress.
     """
 
     federation: str
@@ -160,6 +161,7 @@ class RunStatus:
     clients_here: int = 0
     members: tuple[MemberState, ...] = ()
     now: float = 0.0
+    stop_asked: bool = False
 
     @classmethod
     def of(cls, message: Any) -> RunStatus:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import version
 from types import TracebackType
 from typing import Self
 
+from fedrec import __version__
 from fedrec.errors import CorruptUpload, ProtocolError
 from fedrec.identity.certificates import Credentials
 from fedrec.ids import ClientId, RoundId
@@ -101,7 +101,7 @@ class GrpcLink(Link):
     def federation(self, client_id: ClientId) -> FederationInfo:
         """Return the federation's plan, roster and this client's wrapped secrets."""
         request = coordinator_pb2.GetFederationRequest(
-            protocol_version=PROTOCOL_VERSION, client_id=client_id, release=version("fedrec")
+            protocol_version=PROTOCOL_VERSION, client_id=client_id, release=__version__
         )
         return FEDERATION.from_proto(self._calls.ask(self._stub.GetFederation, request))
 

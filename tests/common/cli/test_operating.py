@@ -92,14 +92,15 @@ def call(admin, tmp_path):
     return [admin[1], "--operator", own]
 
 
-def test_status(fedrec, call):
+def test_status(fedrec, call, admin):
     found = fedrec("status", *call, "--json").json
     assert set(found) == {
         "authority_heard", "awaited", "caution", "clients_here", "clients_in_roster",
         "clients_seen", "current", "disk_full", "epoch", "epsilon", "federation", "finish_reason",
         "finished", "last_event", "members", "next_epoch", "now",
         "protection", "protocol", "published_round", "quality", "rounds_abandoned",
-        "rounds_planned", "rounds_published", "run", "stalled", "unplaced", "waits_for",
+        "rounds_planned", "rounds_published", "run", "stalled", "stop_asked", "unplaced",
+        "waits_for",
     }  # fmt: skip
     assert found["current"]["arrived"] == 2
     assert found["awaited"] == ["hospital-b"]
@@ -113,6 +114,9 @@ def test_status(fedrec, call):
     assert "hospital-b" in out and "\ntest" not in out
     assert "1 of 62 published" in out
     assert "2 of 3 updates, 2 KiB" in out
+    assert "stop " not in out
+    admin[0].more = {"stop_asked": True}
+    assert "asked for, the run ends with the round in progress" in fedrec("status", *call).out
 
 
 def test_the_address_follows_from_kits(fedrec, call, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fedrec import __version__
 from fedrec.follower.database import STATE_FILE, image_of
 from fedrec.formats import BACKUP_FILE, COORDINATOR, FOLLOWER, RUN_FORMAT
 from fedrec.plan.agreement import plan_to_json
@@ -84,7 +85,7 @@ def test_every_kind_of_folder_is_told_and_none_is_changed(fedrec, tmp_path):
     (tmp_path / "client.toml").write_text("[rounds]\ntotal = 3\n")
     before = contents(tmp_path)
     outcome = fedrec("check", "--upgrade", tmp_path, "--json")
-    assert outcome.code == 0
+    assert outcome.code == 0 and outcome.json["release"] == __version__
     assert told(outcome, tmp_path) == {
         "a": ("reads", 11, FOLLOWER.own),
         "b": ("converts", 10, FOLLOWER.own),

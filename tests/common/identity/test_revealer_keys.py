@@ -36,6 +36,14 @@ def test_a_secret_that_is_not_here(keys):
     with pytest.raises(KeysError) as raised:
         keys.secret_of(2)
     assert "fedrec keys rotate" in (raised.value.remedy or "")
+    keys.keep(3, b"the coordinator has yet to get this epoch")
+    with pytest.raises(KeysError, match="of epoch 3 instead") as raised:
+        keys.secret_of(2)
+    assert "delivers epoch 3" in (raised.value.remedy or "")
+    assert "rotate" not in (raised.value.remedy or "")
+    with pytest.raises(KeysError) as raised:
+        keys.secret_of(4)
+    assert "fedrec keys rotate" in (raised.value.remedy or "")
 
 
 def test_a_secret_under_another_epochs_name(keys):

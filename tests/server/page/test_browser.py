@@ -273,8 +273,8 @@ def test_clients_that_are_not_here_stand_first(browser, found):
 def test_each_metric_has_a_best_round_of_its_own(browser, found):
     with look(browser, found.coordinator.page_url) as tab:
         train(found, gain=lambda number: ROUNDS + 1 - number)
-        tab.shows("#tiles", "best 0.2400 in round 12")
-        tab.shows("#tiles", "best 0.1200 in round 1")
+        tab.shows("#tiles", "best 0.2400: version 11, in round 12")
+        tab.shows("#tiles", "best 0.1200: in round 1")
         tab.shows("#round-rows .best", "1 best")
 
 

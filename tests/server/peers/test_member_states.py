@@ -95,7 +95,9 @@ async def test_what_a_client_does_from_its_start_to_its_end(tmp_path):
         # It trains without a call, for as long as the round waits for it.
         clock.advance(LIVE_SECONDS + 1)
         assert of(engine, 2).state == "training"
-        engine.polls.end(me, "")
+        with capture_logs() as lines:
+            engine.polls.end(me, "")
+        assert [line.keys() - {"event", "log_level"} for line in lines] == [{"run", "client"}]
         for number in range(2):
             engine.run.presence.heard(identity(number).client_id)
         found = status(engine)
@@ -105,6 +107,9 @@ async def test_what_a_client_does_from_its_start_to_its_end(tmp_path):
         assert found.awaited == (label(2),)
         presence.heard(me)
         assert of(engine, 2).state == "training"
+        assert not found.stop_asked
+        await engine.stop_run(at_once=False)
+        assert status(engine).stop_asked and not status(engine).finished
 
 
 async def test_who_is_killed_is_away_once_the_round_is_over_or_it_fell_silent(tmp_path):

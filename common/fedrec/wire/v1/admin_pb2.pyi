@@ -56,7 +56,7 @@ class RoundStatus(_message.Message):
     def __init__(self, round: _Optional[int] = ..., kind: _Optional[str] = ..., phase: _Optional[str] = ..., expected: _Optional[int] = ..., arrived: _Optional[int] = ..., bytes_received: _Optional[int] = ..., seconds_left: _Optional[float] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("federation", "run", "protection", "published_round", "rounds_published", "rounds_planned", "rounds_abandoned", "clients_seen", "clients_in_roster", "finished", "finish_reason", "current", "last_event", "epoch", "next_epoch", "waits_for", "authority_heard", "quality", "awaited", "stalled", "epsilon", "protocol", "caution", "clients_here", "members", "now", "disk_full", "unplaced")
+    __slots__ = ("federation", "run", "protection", "published_round", "rounds_published", "rounds_planned", "rounds_abandoned", "clients_seen", "clients_in_roster", "finished", "finish_reason", "current", "last_event", "epoch", "next_epoch", "waits_for", "authority_heard", "quality", "awaited", "stalled", "epsilon", "protocol", "caution", "clients_here", "members", "now", "stop_asked", "disk_full", "unplaced")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     PROTECTION_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +83,7 @@ class Status(_message.Message):
     CLIENTS_HERE_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
+    STOP_ASKED_FIELD_NUMBER: _ClassVar[int]
     DISK_FULL_FIELD_NUMBER: _ClassVar[int]
     UNPLACED_FIELD_NUMBER: _ClassVar[int]
     federation: str
@@ -111,9 +112,10 @@ class Status(_message.Message):
     clients_here: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
     now: float
+    stop_asked: bool
     disk_full: str
     unplaced: str
-    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., protection: _Optional[str] = ..., published_round: _Optional[int] = ..., rounds_published: _Optional[int] = ..., rounds_planned: _Optional[int] = ..., rounds_abandoned: _Optional[int] = ..., clients_seen: _Optional[int] = ..., clients_in_roster: _Optional[int] = ..., finished: _Optional[bool] = ..., finish_reason: _Optional[str] = ..., current: _Optional[_Union[RoundStatus, _Mapping]] = ..., last_event: _Optional[int] = ..., epoch: _Optional[int] = ..., next_epoch: _Optional[int] = ..., waits_for: _Optional[str] = ..., authority_heard: _Optional[float] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., awaited: _Optional[_Iterable[str]] = ..., stalled: _Optional[bool] = ..., epsilon: _Optional[float] = ..., protocol: _Optional[str] = ..., caution: _Optional[str] = ..., clients_here: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., now: _Optional[float] = ..., disk_full: _Optional[str] = ..., unplaced: _Optional[str] = ...) -> None: ...
+    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., protection: _Optional[str] = ..., published_round: _Optional[int] = ..., rounds_published: _Optional[int] = ..., rounds_planned: _Optional[int] = ..., rounds_abandoned: _Optional[int] = ..., clients_seen: _Optional[int] = ..., clients_in_roster: _Optional[int] = ..., finished: _Optional[bool] = ..., finish_reason: _Optional[str] = ..., current: _Optional[_Union[RoundStatus, _Mapping]] = ..., last_event: _Optional[int] = ..., epoch: _Optional[int] = ..., next_epoch: _Optional[int] = ..., waits_for: _Optional[str] = ..., authority_heard: _Optional[float] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., awaited: _Optional[_Iterable[str]] = ..., stalled: _Optional[bool] = ..., epsilon: _Optional[float] = ..., protocol: _Optional[str] = ..., caution: _Optional[str] = ..., clients_here: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., now: _Optional[float] = ..., stop_asked: _Optional[bool] = ..., disk_full: _Optional[str] = ..., unplaced: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("name", "state", "why", "heard", "version", "model", "last_counted", "bytes_counted")

@@ -194,7 +194,7 @@ _MESSAGES: Mapping[str, Kinds] = {
         "public": "federation protection rounds_planned clients_in_roster protocol",
         "bookkeeping": "run published_round rounds_published rounds_abandoned "
         "clients_seen clients_here finished last_event epoch next_epoch authority_heard stalled "
-        "epsilon now",
+        "epsilon now stop_asked",
         "words": "finish_reason waits_for unplaced disk_full",
         "metrics": "caution",
         "identity": "awaited",

@@ -82,6 +82,12 @@ function best(points, metric) {
   return found;
 }
 
+// What a round measured: the version before it, which the page lacks for a recovered run's first one.
+function measured(points, point) {
+  const before = points[points.indexOf(point) - 1];
+  return `${before ? `version ${before.round}, ` : ""}in round ${point.round}`;
+}
+
 // What a stranger wants to know first: [state, headline, story].
 function situation(status) {
   if (status.finished) {
@@ -95,7 +101,8 @@ function situation(status) {
     if (!status.waits_for) return ["running", "Running", "The next round opens."];
     return ["waiting", "Waiting", `Waits for ${status.waits_for}.`];
   }
-  const story = `Round ${current.round} (${current.kind}): ${words.PHASES[current.phase] ?? current.phase}.`;
+  const ends = status.stop_asked ? " The run ends with it, as an operator asked." : "";
+  const story = `Round ${current.round} (${current.kind}): ${words.PHASES[current.phase] ?? current.phase}.${ends}`;
   if (status.stalled) return ["stalled", "Stalled, trying again", story];
   if (current.phase !== "revealing") return ["running", "Running", story];
   const heard = status.authority_heard;
@@ -153,7 +160,7 @@ function showTiles(status, about) {
     const none = about.budget ? "not released under noise" : "nothing measured yet";
     if (value === null) return tile(`${name.toUpperCase()}@${K}, ${split}`, "–", none);
     const found = split === "validation" ? best(points, name) : null;
-    const peak = found ? `best ${words.rate(found[`validation_${name}`])} in round ${found.round}` : "";
+    const peak = found ? `best ${words.rate(found[`validation_${name}`])}: ${measured(points, found)}` : "";
     return tile(`${name.toUpperCase()}@${K}, ${split}`, words.rate(value), peak);
   };
   const tiles = [top("hr", "validation"), top("ndcg", "validation")];
@@ -217,7 +224,9 @@ function showRounds() {
   for (const chart of Object.values(charts)) chart.take(points);
   at("no-rounds").hidden = points.length > 0;
   at("rounds").hidden = points.length === 0;
-  const top = best(points, "ndcg")?.round;
+  const found = best(points, "ndcg");
+  const top = found?.round;
+  const title = found ? `the highest NDCG on validation items: ${measured(points, found)}` : "";
   const newest = points.reverse();
   const shown = showsAll ? newest : newest.slice(0, SHOWN_ROUNDS);
   at("round-rows").replaceChildren(
@@ -227,7 +236,7 @@ function showRounds() {
       round.scope = "row";
       if (point.round === top) {
         round.append(made("span", " best", "quiet"));
-        round.title = "the highest NDCG on validation items";
+        round.title = title;
       }
       row.append(
         round,
