@@ -60,10 +60,11 @@ coverage: setup
 	  --cov --cov-report=term --cov-report=html:build/coverage
 
 # Each of these is alone: it goes to whichever process is free. One that fails says how it is
-# repeated.
+# repeated. One module starts a Ray cluster.
 SOAK_SECONDS ?= 3600
 FUZZ_SECONDS ?= 600
 test-long: test-more
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
 	FEDREC_SOAK_SECONDS=$(SOAK_SECONDS) FUZZ_SECONDS=$(FUZZ_SECONDS) \
 	  $(PYTEST) --dist load -m 'hours and not cuda'
 
