@@ -189,8 +189,8 @@ def choose(
     if start is None:
         return FirstChoice(
             reasons=(
-                f"Nothing was chosen on validation: training didn't end within {SECONDS:g} s. "
-                "`fedrec tune` takes the time that it needs.",
+                f"Nothing was chosen on validation: training didn't end within {SECONDS:g} s, "
+                "or failed. `fedrec tune` takes the time that it needs, and tells why it fails.",
             )
         )
     if not (start.ranks >= 0).any():
