@@ -104,7 +104,7 @@ def test_a_run_goes_on_while_its_parties_are_upgraded(
     for name in ("authority", "a", "b", "c"):
         begin(name, under=former)
     go_on(3)
-    # The command looks at what nobody changes meanwhile: a file could vanish under it.
+    # The command reads the folders while no process changes them.
     for command in running.values():
         command.process.send_signal(signal.SIGSTOP)
     try:

@@ -264,7 +264,7 @@ class RayExecutor(Executor):
         self._actors = []
 
     def close(self) -> None:
-        """End this executor's workers, and leave the cluster. The cluster itself goes on."""
+        """End this executor's workers and disconnect. The cluster keeps running."""
         self._dismiss()
         self._kept.clear()
         if self._connected:

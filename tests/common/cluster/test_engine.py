@@ -102,7 +102,7 @@ def test_the_others_do_the_work_of_a_lost_worker(plan_of, play, same, cluster, m
 
     def losing(found, **named):
         if not isinstance(found, list) and len(executor._actors) == 3:
-            raise ray.exceptions.RayActorError("nobody answers")
+            raise ray.exceptions.RayActorError("no answer")
         return get(found, **named)
 
     monkeypatch.setattr(ray, "get", losing)
@@ -177,14 +177,14 @@ def test_rays_errors_are_told_with_a_remedy(cluster, plan_of, play, monkeypatch)
 
     kinds = {
         "OutOfDiskError": (StorageError, "no room.*--temp-dir"),
-        "RayError": (TrainingError, r"lost 5 times.*nobody answers.*client\.engine"),
+        "RayError": (TrainingError, r"lost 5 times.*no answer.*client\.engine"),
         "AuthenticationError": (SettingsError, r"token.*auth_token"),
         "GetTimeoutError": (SettingsError, r"within 300 s.*client\.workers"),
     }
     for name, (kind, said) in kinds.items():
 
         def wait(waiting, num_returns, name=name):
-            raise getattr(ray.exceptions, name)("nobody answers.\nA long story.")
+            raise getattr(ray.exceptions, name)("no answer.\nA long story.")
 
         with monkeypatch.context() as patched:
             patched.setattr(ray, "wait", wait)

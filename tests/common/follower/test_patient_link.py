@@ -37,7 +37,7 @@ def test_a_call_that_failed_is_no_long_poll_when_it_is_repeated(world, monkeypat
     def next_task(*args: object, wait_seconds: float) -> None:
         asked.append(wait_seconds)
         if len(asked) < 2:
-            raise Unreachable("nobody")
+            raise Unreachable("no answer")
 
     monkeypatch.setattr(world.link, "next_task", next_task)
     for _ in range(2):
@@ -47,7 +47,7 @@ def test_a_call_that_failed_is_no_long_poll_when_it_is_repeated(world, monkeypat
 
 def test_a_trouble_is_told_once_and_counted(world):
     """Not for ever, as whoever listens would hear it."""
-    said = [Unreachable("nobody")] * 4 + [StorageError("full")] * 2 + [Unreachable("nobody")]
+    said = [Unreachable("no answer")] * 4 + [StorageError("full")] * 2 + [Unreachable("no answer")]
     left = list(said)
 
     def fail(name: str) -> None:
@@ -65,7 +65,7 @@ def test_a_trouble_is_told_once_and_counted(world):
         on_answer=counted.append,
     )
     link.federation(world.identity.client_id)
-    assert told == ["nobody", "full", "nobody"] and counted == [7]
+    assert told == ["no answer", "full", "no answer"] and counted == [7]
     link.federation(world.identity.client_id)
     assert counted == [7]
 
@@ -95,7 +95,11 @@ def test_it_gives_up_when_told_to(world):
 
 
 def test_it_gives_up_where_the_last_attempt_allowed_was_cut(world):
-    said: list[FedrecError] = [Unreachable("nobody"), CorruptUpload("cut"), Unreachable("nobody")]
+    said: list[FedrecError] = [
+        Unreachable("no answer"),
+        CorruptUpload("cut"),
+        Unreachable("no answer"),
+    ]
 
     def fail(name: str) -> None:
         if said:
@@ -120,7 +124,7 @@ def test_what_does_not_pass_is_raised(world, error, tries):
 
 def test_an_upload_that_was_cut_goes_on_after_a_long_outage(world):
     """Nine calls that nobody answers, and four of whose bytes some are missing."""
-    left: list[FedrecError] = [Unreachable("nobody")] * 9 + [CorruptUpload("cut")] * 4
+    left: list[FedrecError] = [Unreachable("no answer")] * 9 + [CorruptUpload("cut")] * 4
 
     def fail(name: str) -> None:
         if left:
