@@ -18,6 +18,7 @@ from fedrec.algorithms import ALGORITHMS
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.model.state import PrivateState
 from fedrec.training.learner import Learner, OneStep
+from fedrec.training.user_half import Resources
 
 pytestmark = pytest.mark.cuda
 
@@ -93,9 +94,9 @@ def test_repeated_and_regrouped_sums_agree(case):
 def test_fewer_users_at_once_change_nothing_but_the_last_bits(case):
     """With one MiB blocks have eight users, and private tables stay on the processor."""
     party, plan, _ = case
-    large, small = there(plan), there(plan, device_memory_mib=1)
+    large, small = there(plan), there(plan, resources=Resources(device_memory_mib=1))
     one, other = trained(large, party), trained(small, party)
-    assert_near(large.layout, other.vector, one.vector, AGAIN)
+    assert_near(large.server.layout, other.vector, one.vector, AGAIN)
     for name, values in one.private.tensors.items():
         np.testing.assert_allclose(other.private.tensors[name], values, rtol=1e-3, atol=1e-4)
 
@@ -123,7 +124,7 @@ def test_measuring_comes_to_the_same(case):
         private = part.private
     scores = [
         torch.cat(
-            [block.cpu() for _, block in each.score_blocks(shared, party.users, private)]
+            [block.cpu() for _, block in each.local.score_blocks(shared, party.users, private)]
         ).numpy()
         for each in (learner, party.learner)
     ]
@@ -132,7 +133,7 @@ def test_measuring_comes_to_the_same(case):
     away = np.linalg.norm(scores[0][finite] - scores[1][finite])
     assert away <= near * np.linalg.norm(scores[1][finite])
     sums = [
-        each.metrics(each.contribute("evaluate", 4, shared, party.users, private).vector)
+        each.server.metrics(each.contribute("evaluate", 4, shared, party.users, private).vector)
         for each in (learner, party.learner)
     ]
     for name in METRIC_NAMES:
