@@ -60,13 +60,12 @@ coverage: setup
 	  --cov --cov-report=term --cov-report=html:build/coverage
 
 # Each of these is alone: it goes to whichever process is free. One that fails says how it is
-# repeated. One module starts a Ray cluster.
+# repeated. Those of the module that starts a Ray cluster stay together.
 SOAK_SECONDS ?= 3600
 FUZZ_SECONDS ?= 600
 test-long: test-more
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
 	FEDREC_SOAK_SECONDS=$(SOAK_SECONDS) FUZZ_SECONDS=$(FUZZ_SECONDS) \
-	  $(PYTEST) --dist load -m 'hours and not cuda'
+	  $(PYTEST) --dist loadgroup -m 'hours and not cuda'
 
 # Needs docker or podman; CONTAINERS names another command, BUILD_ARGS is added to every build.
 e2e-containers: setup
