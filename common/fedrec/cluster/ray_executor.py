@@ -270,6 +270,14 @@ class RayExecutor(Executor):
                 for failure in ray.get(calls, timeout=_SECONDS_TO_START):
                     if failure is not None:
                         raise error_of(failure)
+            except ray.exceptions.RayActorError as error:
+                self.close()
+                # Without a token, a worker can't call this process, and ends.
+                raise SettingsError(
+                    f"A worker of the Ray cluster ended before the check: {_first_line(error)}",
+                    remedy="Start Ray on every node with RAY_AUTH_MODE=token, the cluster's token "
+                    "and the same fedrec[ray].",
+                ) from error
             except BaseException:
                 self.close()
                 raise

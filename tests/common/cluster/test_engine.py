@@ -180,6 +180,18 @@ def test_a_cluster_that_cannot_be_joined_is_told(cluster, plan_of, play):
             play(learner_of(plan_of(), made()))
 
 
+def test_a_worker_that_ends_at_once_is_told(cluster, plan_of, play, monkeypatch):
+    import ray
+
+    def get(found, **_):
+        raise ray.exceptions.RayActorError("The actor died.\nA long story.")
+
+    monkeypatch.setattr(ray, "get", get)
+    with pytest.raises(SettingsError, match=r"before the check: The actor died\. .*=token"):
+        play(learner_of(plan_of(), made()))
+    assert not cluster.connected
+
+
 def test_rays_errors_are_told_with_a_remedy(cluster, plan_of, play, monkeypatch):
     import ray
 
