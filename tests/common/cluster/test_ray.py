@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command import SMALL, sets
 from world.rounds import EXACT, KINDS
 
 from fedrec.cluster.engine import engine_of
@@ -335,40 +334,6 @@ def test_each_gpu_has_a_worker(executor_with, play, plan_of, same, alone, monkey
     with pytest.raises(SettingsError, match="has 2 GPUs"):
         executor_with(3)._connect(torch.device("cpu"))
     executor.close()
-
-
-@HOURS
-def test_a_killed_run_resumes_to_the_same_bytes(address, fedrec, settings_file, tmp_path):
-    given = sets(*SMALL, "rounds.total=5")
-    on_ray = [*given, *sets("client.engine=ray", f"client.ray_address={address}")]
-    alone = fedrec("simulate", settings_file, *given)
-    model = Path(alone.out.splitlines()[-1], "model.safetensors").read_bytes()
-    before = set((tmp_path / "runs").iterdir())
-    code = (
-        "import os, signal, sys\n"
-        "from fedrec.cli.main import main\n"
-        "from fedrec.cluster.ray_executor import RayExecutor\n"
-        "results = RayExecutor._results\n"
-        "calls = []\n"
-        "def dying(executor, shards, call):\n"
-        "    calls.append(call.__qualname__)\n"
-        "    for found in results(executor, shards, call):\n"
-        "        if calls.count('RayExecutor.train.<locals>.call') == 3:\n"
-        "            os.kill(os.getpid(), signal.SIGKILL)\n"
-        "        yield found\n"
-        "RayExecutor._results = dying\n"
-        "main(sys.argv[1:])\n"
-    )
-    died = subprocess.run(
-        [sys.executable, "-c", code, "simulate", settings_file, *on_ray],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert died.returncode == -signal.SIGKILL, died.stderr
-    (run,) = set((tmp_path / "runs").iterdir()) - before
-    assert not (run / "model.safetensors").exists()
-    resumed = fedrec("simulate", settings_file, *on_ray, "--resume", run)
-    assert resumed.code == 0, resumed.err
-    assert (run / "model.safetensors").read_bytes() == model
 
 
 @HOURS
