@@ -513,7 +513,7 @@ def pfedgraph(learner, users, shared, private, round_id, number, near):
         after["user_embedding"][index], after[OWN][index] = p.numpy(), mine.numpy()
         after["personal_scores"][index] = mine.numpy() @ p.numpy()
     tables = list(after[OWN].copy())
-    first = learner.server.algorithm.initial_shared().tensors["item_embedding"]
+    first = learner.server.algorithm.derived.initial_shared().tensors["item_embedding"]
     found, anchors = plain_pfedgraph.mixtures(
         tables, first, np.diff(users.train_indptr).tolist(), own.smoothing
     )

@@ -252,7 +252,7 @@ def private_price(
         memory_mib: `client.memory_mib`.
         folders: the folders for the files, by setting.
     """
-    size = table_bytes(n_users, algorithm_of(plan, n_items).private_widths)
+    size = table_bytes(n_users, algorithm_of(plan, n_items).derived.private_widths)
     memory = memory_mib << 20
     disk = room_on_disk(size) if size > memory else 0
     free = {

@@ -70,14 +70,16 @@ def test_steps_fall_with_published_rounds_and_not_with_the_rounds_number(users):
         shared, private = learner.server.apply("train", number, shared, part.vector), part.private
     assert rates == pytest.approx([4.0, 4.0 * 0.97, 4.0 * 0.97**2], rel=1e-12)
     assert (shared.trained, shared.number) == (3, 5)
-    start = learner.server.algorithm.start(shared, np.arange(N_ITEMS), 5, torch.device("cpu"))
+    start = learner.server.algorithm.derived.start(
+        shared, np.arange(N_ITEMS), 5, torch.device("cpu")
+    )
     assert start.scalars == {"published": 3.0}
 
 
 def test_what_untouched_rows_shrink_by():
     """By hand: rates 4, 2, 1 and decay .05 leave .8, .8 x .9 and .8 x .9 x .95."""
     learner = learner_of(weight_decay=0.05, batch_decay=0.5, local_epochs=3, batch_size=1000)
-    start = learner.server.algorithm.start(
+    start = learner.server.algorithm.derived.start(
         learner.server.initial_shared(), np.arange(N_ITEMS), 2, torch.device("cpu"), torch.float64
     )
     found = shrinking(learner.server.algorithm, start)
@@ -98,7 +100,7 @@ def test_what_untouched_rows_shrink_by_in_a_subspace():
     update = {"structure": "colr", "rank": 1}
     settings = {"weight_decay": 0.05, "batch_decay": 0.5, "local_epochs": 2, "batch_size": 1000}
     learner = Learner(plan_of(update, tables="shared", dim=2, **settings), N_ITEMS, device="cpu")
-    start = learner.server.algorithm.start(
+    start = learner.server.algorithm.derived.start(
         learner.server.initial_shared(), np.arange(N_ITEMS), 2, torch.device("cpu"), torch.float64
     )
     found = shrinking(learner.server.algorithm, start)["item_embedding"]

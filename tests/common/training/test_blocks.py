@@ -193,7 +193,7 @@ class Bits:
         learner = self._learner
         chunk = chunk_of(learner, self._users, members)
         active = np.arange(N_ITEMS)
-        start = learner.server.algorithm.start(self._shared, active, ROUND, CPU)
+        start = learner.server.algorithm.derived.start(self._shared, active, ROUND, CPU)
         sums = UnroundedSums(N_ITEMS)
         own = {
             name: torch.from_numpy(values[members]).float()
@@ -252,7 +252,7 @@ def test_places_without_a_user_hand_over_nothing(users, name):
     """A block of one user and seven dummies: one user's rows, no values of anybody else."""
     learner = learner_of(name)
     shared, private = begin(learner, users)
-    start = learner.server.algorithm.start(shared, np.arange(N_ITEMS), ROUND, CPU)
+    start = learner.server.algorithm.derived.start(shared, np.arange(N_ITEMS), ROUND, CPU)
     sums = UnroundedSums(N_ITEMS)
     own = {key: torch.from_numpy(values[4:5]).float() for key, values in private.items()}
     chunk = chunk_of(learner, users, np.array([4]))
