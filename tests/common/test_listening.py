@@ -94,7 +94,7 @@ def test_one_form_is_passed_on(given, plain):
         (f"{'a.' * 127}example:7447", "too long"),
     ],
 )
-def test_what_nobody_can_call(address, why):
+def test_addresses_that_cannot_be_called(address, why):
     with pytest.raises(SettingsError, match=why) as refused:
         address_to_call(address, "--address")
     assert refused.value.message.startswith("--address: '")

@@ -62,7 +62,7 @@ class RoundSuite(PlanSuite):
         assert len(steps) == len({step.name for step in steps}) > 1
         assert {step.phase for step in steps} & {COLLECTING, SUMMING, "revealing"} == {COLLECTING}
 
-    def test_the_sum_is_exact_and_everybody_agreed_on_the_same(self, table):
+    def test_the_sum_is_exact_and_every_user_agreed_on_the_same(self, table):
         """Every client is read back from what it stored between its steps."""
         table.play()
         assert np.array_equal(table.finish(), np.sum(list(table.vectors.values()), axis=0))

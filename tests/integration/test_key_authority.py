@@ -203,7 +203,7 @@ def test_one_clients_ciphertext_is_not_a_sum(found, revealing, protection):
 _ABANDONED = "round abandoned"
 
 
-def test_members_fetch_nobodys_contribution(found, revealing):
+def test_members_fetch_no_clients_contribution(found, revealing):
     """In whosever name, in the middle of a round: only who opens sums has a use for them."""
     federation = found(plan_of("bfv", key_holder="authority"))
     bench = federation.bench

@@ -425,12 +425,12 @@ def play(folder, protection, *, total, kills, seed):
         published = published_rounds(bench, parties.address)
     finally:
         parties.close()
-    everybody = leave_one_out(data().interactions, data().catalogue)
+    all_users = leave_one_out(data().interactions, data().catalogue)
     rounds = [
         Accepted(round=RoundId(number), kind=kind, clients=frozenset({0}))
         for number, kind in enumerate(kinds_of(total), start=1)
     ]
-    undisturbed = compute(plan_of("none", total=total), [everybody], rounds)
+    undisturbed = compute(plan_of("none", total=total), [all_users], rounds)
     assert [found.kind for found in published] == kinds_of(total)
     assert all(len(found.contributions) == bench.n_clients for found in published)
     models = {bench.model(number) for number in range(bench.n_clients)}
@@ -438,7 +438,7 @@ def play(folder, protection, *, total, kills, seed):
     return parties
 
 
-def test_somebody_killed_at_random_instants(tmp_path):
+def test_a_client_killed_at_random_instants(tmp_path):
     parties = play(tmp_path, "bfv", total=8, kills=4, seed=1)
     assert parties.kills
 

@@ -206,7 +206,7 @@ def test_an_older_copy_of_the_same_round_goes_on(found, protection):
     assert all(clients == {0, 1, 2} for clients in counted)
 
 
-def test_members_wait_where_nobody_signs(found):
+def test_members_wait_where_no_authority_signs(found):
     """Without a key authority there is no word to show: members wait, and say so."""
     federation = found(plan_of("none"))
     gates = [Gate(2), Gate(4)]

@@ -146,7 +146,7 @@ def test_of_two_cells_none_can_be_spared_where_rare_items_are_not_trained(
     assert not [entry for entry in federation.journal() if entry.kind == "cells paused"]
 
 
-def test_a_pause_outlives_everybody_and_ends_by_a_roster(found, spoiler):
+def test_a_pause_outlives_restarts_and_ends_by_a_roster(found, spoiler):
     """Coordinator and authority are killed in the fourth round; then the cell is taken in again."""
     federation, good = begun(found, spoiler, total=4)
     bench = federation.bench
@@ -184,8 +184,8 @@ def test_a_pause_outlives_everybody_and_ends_by_a_roster(found, spoiler):
     finally:
         go_on.set()
         authority.close()
-    everybody = frozenset(range(6))
-    assert sets == [everybody, *[good] * 3, everybody, everybody]
+    all_clients = frozenset(range(6))
+    assert sets == [all_clients, *[good] * 3, all_clients, all_clients]
     assert [found.epoch for found in federation.published()] == [1, 1, 1, 1, 3, 3]
     (told,) = [event for event in federation.journal() if event.kind == "cells paused"]
     assert told.round == 2
@@ -260,7 +260,7 @@ def test_what_the_coordinator_can_read_is_refused_one_by_one(found, spoiler, alg
     with structlog.testing.capture_logs() as lines:
         federation.start_all(wrap=together(4, (1, 2)))
         sets = check_against_one_process(federation)
-    others, everybody = frozenset(range(3)), frozenset(range(4))
+    others, all_clients = frozenset(range(3)), frozenset(range(4))
     kinds = [found.kind for found in federation.published()]
     refused = [line for line in lines if line["event"] == "update refused"]
     name = federation.coordinator.engine.run.federation.keys.roster
@@ -270,11 +270,11 @@ def test_what_the_coordinator_can_read_is_refused_one_by_one(found, spoiler, alg
     assert told.detail.startswith("this client's update has values that no honest client sends")
     if algorithm == "fedmf":
         assert kinds == ["count", "train", "train", "train", "evaluate"]
-        assert sets == [everybody, *[others] * 4], "it is left alone for a while"
+        assert sets == [all_clients, *[others] * 4], "it is left alone for a while"
     else:
         # Divided by what four counted, the sum of three would be wrong: the three count again.
         assert kinds[:2] == ["count", "count"]
-        assert sets == [everybody, *[others] * (len(sets) - 1)]
+        assert sets == [all_clients, *[others] * (len(sets) - 1)]
 
 
 Sent = dict[RoundId, list[bytes]]

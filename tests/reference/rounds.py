@@ -366,13 +366,13 @@ def gpfedrec(learner, users, shared, private, round_id, number, near):
 
 
 def smoothed_round(own, table, tables, after, loss=None):
-    near_ones, everybody = plain_gpfedrec.smoothed(
+    near_ones, all_users = plain_gpfedrec.smoothed(
         tables, threshold=own.threshold, neighbours=own.neighbours, layers=own.layers,
         distance=own.similarity == "distance",
     )  # fmt: skip
     return Round(
         change={"item_embedding": sum(tables) - len(tables) * table, "users": [len(tables)]},
-        shared={"item_embedding": everybody}, loss=loss,
+        shared={"item_embedding": all_users}, loss=loss,
         private=after | {"smoothed_item_embedding": np.stack(near_ones)},
     )  # fmt: skip
 

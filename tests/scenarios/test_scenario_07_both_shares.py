@@ -60,12 +60,12 @@ class Attack:
 
     def ask(self, told_alive, told_dropped):
         """Have each group sign its version, the corrupt both, and then ask for shares."""
-        everybody = set(self.cohort.positions())
+        all_clients = set(self.cohort.positions())
         for group, survivors in (
-            (set(told_alive), everybody),
-            (set(told_dropped), everybody - {VICTIM}),
+            (set(told_alive), all_clients),
+            (set(told_dropped), all_clients - {VICTIM}),
         ):
-            packed = pack(survivors, len(everybody))
+            packed = pack(survivors, len(all_clients))
             signatures = self._sign(group, packed)
             for own in group & signatures.keys():
                 self._take(own, signatures)
@@ -160,7 +160,7 @@ def test_scenario_07_no_split_of_the_honest_gives_both_secrets(told_dropped):
         assert place - 1 in attack.corrupt
 
 
-def test_scenario_07_asked_for_the_other_version_afterwards_nobody_answers():
+def test_scenario_07_asked_for_the_other_version_afterwards_no_client_answers():
     """First everybody hears the truth, then, after a restart, the lie, and the truth again."""
     attack = attack_on(10, corrupt=3)
     attack.ask(range(7), ())

@@ -132,7 +132,7 @@ UNTOLD: dict[str, Callable[[Party, bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("poison", UNTOLD)
-def test_scenario_10_what_nobody_can_tell_is_refused_when_revealed(party, good, poison):
+def test_scenario_10_an_unreadable_sum_is_refused_when_revealed(party, good, poison):
     forged = under_its_name(party, good, UNTOLD[poison](party, good))
     accumulator = party.protection.accumulator(party.context)
     for message in (good, good, forged):
@@ -199,7 +199,7 @@ def test_scenario_10_a_poisoned_round_publishes_nothing(found, protection):
 
 
 @pytest.mark.parametrize("protection", params("bfv", long=["ckks"]))
-def test_scenario_10_where_members_decrypt_nobody_applies_it(found, protection):
+def test_scenario_10_where_members_decrypt_no_client_applies_it(found, protection):
     """Everybody is taken to be honest there: whoever is not can end the run, and no more."""
     federation = found(plan_of(protection))
     begin(federation)

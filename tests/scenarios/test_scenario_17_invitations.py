@@ -127,7 +127,7 @@ def test_scenario_17_another_key(tmp_path):
         assert found.coordinator.engine.run.store.applicants() == []
 
 
-def test_scenario_17_nobody_guesses_one(tmp_path):
+def test_scenario_17_an_invitation_cannot_be_guessed(tmp_path):
     with serving(Bench.of(3), tmp_path) as found:
         for number in range(5):
             own = strangers("invitation", f"guess {number}", of="theirs")

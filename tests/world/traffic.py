@@ -167,8 +167,10 @@ class Traffic:
         if state.rules.steps.are_several and round_.phase in STEP_OF:
             here, asked = arrived(state.rules, round_), invited(state.rules, round_)
         waiting = sorted(asked - here)
-        anybody = sorted(state.roster)
-        return self.random.choice(waiting if waiting and self.random.random() < 0.8 else anybody)
+        all_clients = sorted(state.roster)
+        return self.random.choice(
+            waiting if waiting and self.random.random() < 0.8 else all_clients
+        )
 
     def _upload(self, round_: Round, someone: ClientId, troubled: bool) -> Event:
         choose, terms = self.random, told(self.world.state)

@@ -336,7 +336,7 @@ def test_invitations_run_out_and_are_the_authoritys_own(folder):
 
 
 @pytest.mark.slow
-def test_another_invitation_of_a_name_takes_the_place_of_one_that_nobody_used(folder):
+def test_another_invitation_of_a_name_takes_the_place_of_an_unused_one(folder):
     link, events = FakeCoordinator(), list[AuthorityEvent]()
     delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
     first = Credentials.load(

@@ -240,7 +240,7 @@ def test_a_folder_without_the_epochs_secret_waits_for_a_new_one(world):
     assert len(world.link.reveals) == 1 and len(waited) >= 3
 
 
-def test_another_run_takes_somebodys_word(world):
+def test_another_run_has_to_be_agreed_to(world):
     round_ = world.honest_round()
     world.run_revealer(lambda: world.reveal(round_))
     world.link.reveals.clear()

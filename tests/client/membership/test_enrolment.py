@@ -123,7 +123,7 @@ def test_a_roster_by_another_authority(world):
         join(world, authority_key=Authority.create().public_key)
 
 
-def test_a_client_that_nobody_listed(world):
+def test_a_client_on_no_list(world):
     world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
     with pytest.raises(NotInRoster):
         join(world)

@@ -96,7 +96,7 @@ def test_no_statement(opened):
         follow(opened)
 
 
-def test_a_statement_where_nobody_opens_sums(tmp_path):
+def test_a_statement_where_no_authority_opens_sums(tmp_path):
     world = World(tmp_path)
     falsify(
         world,
@@ -326,7 +326,7 @@ class TestPapersProtocol:
             first == second == world.report(1, world.identity, self.metrics(world, world.rounds[1]))
         )
 
-    def test_nobody_reports_where_somebody_else_reads_the_sum(self, tmp_path):
+    def test_no_client_reports_where_another_party_reads_the_sum(self, tmp_path):
         for name in ("none", "authority"):
             folder = tmp_path / name
             folder.mkdir()

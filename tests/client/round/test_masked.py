@@ -48,12 +48,12 @@ class Lied(MaskedWorld):
             raw = honest(client_id, run, round_id, step)
             if (round_id, step) != (LIE, at):
                 return raw
-            everybody = sorted(member.client_id for member in self.epoch.roster.members)
+            all_clients = sorted(member.client_id for member in self.epoch.roster.members)
             if step == "shares":
                 keys = key_list_from_bytes(raw).keys
                 return KEY_LIST.to_bytes(KeyList(tuple(k for k in keys if k.client_id != out)))
-            left = unpack(raw, len(everybody)) - {everybody.index(out)}
-            return pack(left, len(everybody))
+            left = unpack(raw, len(all_clients)) - {all_clients.index(out)}
+            return pack(left, len(all_clients))
 
         self.link.masks = masks  # type: ignore[method-assign]
 
@@ -312,7 +312,7 @@ def test_a_newcomer_is_told_that_it_waits_for_others(tmp_path):
     assert told.detail.endswith("2 more have to join")
 
 
-def test_a_pause_that_somebody_wrote_over_the_signed_word(tmp_path):
+def test_a_pause_written_over_the_signed_word(tmp_path):
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     round_ = world.honest_round()
     published = world.publish(round_)

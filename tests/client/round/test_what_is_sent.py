@@ -91,7 +91,7 @@ def test_every_update_has_one_size(tmp_path):
     assert len(sizes) == 1
 
 
-def test_a_coin_that_chose_nobody_uploads_zeros(tmp_path):
+def test_a_coin_that_chose_no_client_uploads_zeros(tmp_path):
     world = World(tmp_path, protection="none", rounds={"user_fraction": 1e-9})
     world.whole_round(1)
     world.app().run()

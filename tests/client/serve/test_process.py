@@ -159,7 +159,7 @@ def test_from_an_empty_folder_to_the_second_version(silo):
     assert "Traceback" not in err
 
 
-def test_ctrl_c_ends_it_though_somebody_is_connected(silo):
+def test_ctrl_c_ends_it_though_a_caller_is_connected(silo):
     silo.publish(3)
     with serving(silo) as server:
         server.until(3)

@@ -105,7 +105,7 @@ def test_what_untouched_rows_shrink_by_in_a_subspace():
     assert found.numpy() == pytest.approx([0, -0.2828427, 0.7171573 * 0.8585786 - 1], abs=1e-7)
 
 
-def test_rows_that_nobody_holds_or_draws_shrink_as_everybody_s(users):
+def test_rows_that_no_user_holds_or_draws_shrink_as_all_others(users):
     """One user alone, whose few samples leave most rows untouched."""
     learner = learner_of(
         weight_decay=0.05, batch_decay=0.5, local_epochs=3, batch_size=1000, tolerance=0.0
@@ -122,7 +122,7 @@ def test_rows_that_nobody_holds_or_draws_shrink_as_everybody_s(users):
         assert N_ITEMS - 35 <= untouched.sum() < N_ITEMS - 5
 
 
-def test_everybody_starts_from_one_own_table_and_one_head(users):
+def test_every_user_starts_from_one_own_table_and_one_head(users):
     learner = learner_of()
     private = learner.local.initial_private(users).tensors
     for values in private.values():

@@ -63,7 +63,7 @@ def test_the_server_averages_over_all_participants():
     )
 
 
-def test_everybody_starts_from_one_table_and_one_head(users):
+def test_every_user_starts_from_one_table_and_one_head(users):
     learner, shared, private = states_of(plan_of(algorithm={"dim": 32}), users)
     table = shared.tensors["item_embedding"]
     assert abs(table.mean()) < 0.1 and table.std() == pytest.approx(1.0, abs=0.1)

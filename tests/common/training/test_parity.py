@@ -308,7 +308,7 @@ def test_whole_tables_of_plgc_where_some_sit_out():
 
 
 @pytest.mark.slow
-def test_changes_and_whole_tables_of_plgc_are_the_same_where_everybody_takes_part():
+def test_changes_and_whole_tables_of_plgc_are_the_same_where_every_user_takes_part():
     versions = {}
     for upload in ("change", "table"):
         inner = {"name": "pfedrec", "dim": 4, "batch_size": 16, "local_epochs": 2}

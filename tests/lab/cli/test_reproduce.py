@@ -165,7 +165,7 @@ def test_stopped_and_resumed_it_is_the_same(fedrec, tmp_path, imported, monkeypa
     assert first == second
 
 
-def test_it_goes_on_elsewhere_only_on_somebody_s_word(fedrec, tmp_path, imported, monkeypatch):
+def test_it_goes_on_elsewhere_only_if_asked(fedrec, tmp_path, imported, monkeypatch):
     # Some machines set it.
     monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
     asked = iter([False] * 2)

@@ -79,7 +79,7 @@ def session_of(found, token):
 
 
 class TestFiles:
-    def test_the_page_is_whole_and_asks_nobody_else(self, found):
+    def test_the_page_is_whole_and_loads_nothing_else(self, found):
         status, headers, body = ask(url(found))
         assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
         named = re.findall(r'(?:src|href)="([^"]+)"', body.decode())
@@ -165,7 +165,7 @@ class TestFeed:
             while status["rounds_published"] < 2:
                 status = first(messages, "status")[2]
 
-    def test_it_says_what_status_says_and_names_nobody_by_id(self, found):
+    def test_it_says_what_status_says_and_names_no_client_by_id(self, found):
         found.come(range(3))
         found.upload(1)
         with closing(AdminLink(found.address, operator())) as link:

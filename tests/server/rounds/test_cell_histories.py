@@ -144,12 +144,12 @@ class History:
         elif self.present:
             # Everybody is dealt out anew; what was before is retired.
             cells = [replace(cell, state="retired") for cell in cells]
-            everybody = sorted(self.present)
-            self.random.shuffle(everybody)
+            all_clients = sorted(self.present)
+            self.random.shuffle(all_clients)
             first = max((cell.id for cell in cells), default=0) + 1
-            number = max(1, len(everybody) // self.size)
+            number = max(1, len(all_clients) // self.size)
             cells += [
-                Cell(id=first + n, since=epoch, core=tuple(everybody[n::number]))
+                Cell(id=first + n, since=epoch, core=tuple(all_clients[n::number]))
                 for n in range(number)
             ]
         placed = {one for cell in cells for one in cell.all_clients}
@@ -279,7 +279,7 @@ def play(seed):
 
 
 @pytest.mark.parametrize("histories", [250, pytest.param(HISTORIES, marks=pytest.mark.long)])
-def test_histories_isolate_nobody(histories):
+def test_histories_isolate_no_client(histories):
     seen: Counter[str] = Counter()
     for seed in range(histories):
         found = play(seed)
@@ -320,7 +320,7 @@ def _counts_in_every_round(patch):
         ("R7", _counts_in_every_round),
     ],
 )
-def test_without_a_rule_somebody_is_isolated(monkeypatch, rule, removed):
+def test_without_a_rule_a_client_is_isolated(monkeypatch, rule, removed):
     removed(monkeypatch)
     for seed in range(HISTORIES):
         found = play(seed)

@@ -67,7 +67,7 @@ class TestCollecting:
     def test_strangers_do_not_count_as_live(self):
         assert plain().tick(0, 77) == ()
 
-    def test_closes_when_everybody_arrived(self):
+    def test_closes_when_every_client_arrived(self):
         world = plain()
         world.tick(0, 1)
         assert kinds(world.upload(0)) == ["UpdateCounted"]

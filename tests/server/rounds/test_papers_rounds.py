@@ -142,7 +142,7 @@ def test_nothing_goes_on_without_a_word_on_the_count():
     assert world.state.rows == found.rows
 
 
-def test_a_disagreement_about_the_count_ends_the_run_until_somebody_else_speaks():
+def test_a_disagreement_about_the_count_ends_the_run_until_another_client_speaks():
     world = published()
     world.report(0, "honest")
     world.report(1, "lie")
@@ -238,7 +238,7 @@ def test_whose_word_is_refused():
         world.apply(ReportReceived(now=world.now, report=other))
 
 
-def test_nobody_opens_a_sum_for_others():
+def test_no_party_opens_a_sum_for_others():
     world = World.new(rules(), 3)
     world.tick(*range(3))
     for number in range(3):

@@ -82,7 +82,7 @@ async def test_a_late_joiner_gets_what_up_to_date_clients_made(tmp_path, veiled)
 
 
 @pytest.mark.parametrize("veiled", [False, True])
-async def test_nobody_sends_one_without_being_asked(tmp_path, veiled):
+async def test_no_client_sends_one_without_being_asked(tmp_path, veiled):
     """What a member says of a published round is right, and still nobody wanted its copy."""
     bench = bench_of(veiled=veiled)
 
@@ -102,7 +102,7 @@ async def test_nobody_sends_one_without_being_asked(tmp_path, veiled):
         assert here(engine) in (None, Blob.of(GOOD).digest)
 
 
-async def test_where_nobody_named_the_model_two_have_to_send_the_same(tmp_path):
+async def test_where_no_client_named_the_model_two_have_to_send_the_same(tmp_path):
     bench, clock = bench_of(veiled=False), FakeClock()
 
     async with running(bench, tmp_path, clock=clock) as engine:
@@ -117,7 +117,7 @@ async def test_where_nobody_named_the_model_two_have_to_send_the_same(tmp_path):
         assert here(engine) == Blob.of(GOOD).digest
 
 
-async def test_a_copy_that_a_joiner_cannot_open_is_made_again_by_somebody_else(tmp_path):
+async def test_a_copy_that_a_joiner_cannot_open_is_made_again_by_another_client(tmp_path):
     """The word that came with it is true; what is sealed, the coordinator cannot see."""
     bench = bench_of(veiled=True)
     bad, good = Blob.of(RUBBISH).digest, Blob.of(GOOD).digest

@@ -91,7 +91,7 @@ def test_between_the_complete_graph_and_the_table_the_bound_is_exact(count, mali
 
 
 @pytest.mark.parametrize(("count", "threshold"), [(3, 3), (4, 3), (5, 4), (10, 7), (31, 21)])
-def test_below_32_everybody_is_a_neighbour(count, threshold):
+def test_below_32_every_client_is_a_neighbour(count, threshold):
     found = parameters_for(count, tolerance("10/10", True))
     assert (found.degree, found.threshold, found.complete) == (count - 1, threshold, True)
 

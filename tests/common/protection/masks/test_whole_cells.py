@@ -121,7 +121,7 @@ def test_two_sets_of_whole_cells_are_not_both_signed():
             cohort.participants[own].sign(one, person, cohort.roster)
 
 
-def test_signatures_count_of_whoever_shared_and_of_nobody_else():
+def test_signatures_count_of_clients_that_shared_and_of_no_other():
     """Seven of the eight that are left; those of three that are left out are among them."""
     cohort = nine()
     cohort.advertise()
@@ -180,7 +180,7 @@ def test_listed_victim_and_two():
     cohort.participants[0].share(longer, cohort.roster)
 
 
-def test_a_list_of_all_three_members_was_chosen_by_nobody():
+def test_a_list_of_all_three_members_was_not_chosen():
     cohort = Cohort.of(3, LIAR, people=make_people(3, cell_size=3))
     np.testing.assert_array_equal(cohort.run(), cohort.total())
 

@@ -90,7 +90,7 @@ def test_algorithms_of_others_are_found_where_they_are_imported_from(
         same(play(Learner(plan, 200, device="cpu", resources=Resources(workers=executor))), alone)
 
 
-def test_some_users_or_nobody_may_train(plan_of, play, same, users, executor):
+def test_some_users_or_none_may_train(plan_of, play, same, users, executor):
     for some in (np.arange(len(users)) % 5 == 0, np.zeros(len(users), bool)):
         learners = [
             Learner(plan_of(), 200, device="cpu", resources=Resources(workers=workers))
