@@ -1,4 +1,4 @@
-"""Kits: one folder a party, nothing of anybody else's in it, and members only once they applied."""
+"""Kits: one folder a party, with its own files alone, and members only once they applied."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Addresses: what is read is written again, and nobody is told to call what nobody can."""
+"""Addresses: what is read is written again, and no address is offered that cannot be called."""
 
 import pytest
 from hypothesis import given
@@ -42,7 +42,7 @@ def test_what_is_written_is_read_again(host, port):
         ("[fe80::1%eth0]:1", "[fe80::1%eth0]:1"),
         ("Fedrec.Example.:65535", "Fedrec.Example:65535"),
         ("bücher.example:7447", "xn--bcher-kva.example:7447"),
-        # Not strasse.example, which may be somebody else's.
+        # Not strasse.example, which may belong to another.
         ("straße.example:7447", "xn--strae-oqa.example:7447"),
         ("例え.テスト:7447", "xn--r8jz45g.xn--zckzah:7447"),
     ],

@@ -44,7 +44,7 @@ class ContributionSuite:
             own = party.train(party.users.select(rows))
             total += own.vector
             assert_same(own.private, rows_of(trained.private, rows))
-        # Nobody was measured twice, so the metric sums are equal, too.
+        # No user was measured twice, so the metric sums are equal, too.
         assert np.array_equal(total, trained.vector)
 
     def test_chunks_change_no_bit(self, party, trained):

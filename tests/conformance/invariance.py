@@ -166,7 +166,7 @@ def differing_shapes() -> list[str]:
 
 
 def digest_of(case: str) -> str:
-    """Return a short name for the bits of everybody's contribution."""
+    """Return a short name for the bits of every user's contribution."""
     party = Party.of(plan_of_case(case), all_users())
     own = party.train()
     parts = [own.vector.tobytes()]

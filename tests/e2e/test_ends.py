@@ -236,7 +236,7 @@ class Parties:
         return found
 
     def still_there(self):
-        """Check that nobody but the coordinator ended."""
+        """Check that no process but the coordinator ended."""
         for party in (self.authority, *self.clients.values()):
             assert party.process.poll() is None, party.told[-4000:]
         return True

@@ -1,4 +1,4 @@
-"""Members join and leave while everybody runs, and nothing is restarted for it."""
+"""Members join and leave while every client runs, and nothing is restarted for it."""
 
 import json
 import signal
@@ -80,7 +80,7 @@ def test_a_client_joins_while_a_round_is_in_progress(found, protection):
         assert admitted.client_id in waits.detail
         assert admitted.client_id == Identity.load(federation.bench.state(3)).client_id
         made = owners.folder.newest
-        # The round that was in progress ends in its own epoch, with everybody's update.
+        # The round that was in progress ends in its own epoch, with every client's update.
         assert owners.link.status().next_epoch == made.roster.epoch
         assert owners.link.status().epoch == made.roster.epoch - 1
         gate.opened.set()

@@ -337,7 +337,7 @@ Party = CoordinatorProcess | ClientProcess | AuthorityProcess
 
 @dataclass
 class Parties:
-    """Everybody of a federation, each a process of its own.
+    """Every party of a federation, each a process of its own.
 
     Attributes:
         kills: who was killed, in order.
@@ -373,9 +373,9 @@ class Parties:
         return found
 
     def kill(self, dice):
-        """End somebody, whatever it is doing, and start it again."""
+        """End a party, whatever it is doing, and start it again."""
         if not self._turns:
-            # Everybody once before anybody again.
+            # Every party once before any party again.
             self._turns = dice.sample(sorted(self._running), len(self._running))
         name = self._turns.pop()
         victim = self._running[name]
@@ -412,7 +412,7 @@ def kinds_of(total):
 
 
 def play(folder, protection, *, total, kills, seed):
-    """Play a run in which somebody is killed again and again, and check all that came of it."""
+    """Play a run in which a party is killed again and again, and check all that came of it."""
     holder = "members" if protection in ("masks", "none") else "authority"
     bench = Bench.make(folder, plan_of(protection, key_holder=holder, total=total))
     dice = random.Random(seed)

@@ -316,7 +316,7 @@ def test_a_member_is_removed_once_survivors_are_told(found, step):
 
 @pytest.mark.parametrize("step", params("signature", long=["keys", "shares", "answer"]))
 def test_a_member_is_added(found, step):
-    """The round ends in its own epoch with everybody who is in it; the next one is of the new."""
+    """The round ends in its own epoch with all its clients. The next one is of the new."""
     plan = plan_of("masks", 3, mask_step_seconds=60.0)
     federation = found(plan, 4, prepare=lambda bench: never_met(bench, 3))
     owners, gate = Authorities(federation), Gate(ROUND, step)

@@ -136,7 +136,7 @@ def test_three_cells_go_on_without_one_where_rare_items_are_not_trained(found, r
 def test_of_two_cells_none_can_be_spared_where_rare_items_are_not_trained(
     found, revealing, spoiler
 ):
-    """One cell alone could be corrupt: the round is given up, and nobody is paused."""
+    """One cell alone could be corrupt: the round is given up, and no client is paused."""
     federation, _ = begun(found, spoiler, least=2)
     revealing(federation)
     federation.start_all(wrap=together(6, (1, 2)))
@@ -192,7 +192,7 @@ def test_a_pause_outlives_restarts_and_ends_by_a_roster(found, spoiler):
 
 
 def test_a_coordinator_made_anew_knows_the_pause(found, revealing, spoiler):
-    """Nobody of the cell is asked, so that no round waits for them in vain."""
+    """No client of the cell is asked, so that no round waits for them in vain."""
     federation, good = begun(found, spoiler)
     revealing(federation)
     all_six, go_on = together(6, (1, 2)), threading.Event()
@@ -228,7 +228,7 @@ def test_a_coordinator_made_anew_knows_the_pause(found, revealing, spoiler):
 
 @pytest.mark.parametrize("protection", params("bfv", long=["masks"]))
 def test_a_single_cell_stalls_and_goes_on_by_itself(found, revealing, spoiler, protection):
-    """Three rounds are given up and everybody is told; nobody is paused."""
+    """Three rounds are given up and every client is told; no client is paused."""
     holder = {"key_holder": "authority"} if protection == "bfv" else {}
     federation = found(plan_of(protection, n_clients=3, **holder), 3)
     spoiler.folder, spoiler.rounds = federation.bench.state(1), 3

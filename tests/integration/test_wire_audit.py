@@ -43,7 +43,7 @@ def recorded(found, tmp_path):
 
 
 def report_of(federation, tmp_path, *, truth=True):
-    """Stop everybody and audit."""
+    """Stop every client and audit."""
     federation.stop()
     bench = federation.bench
     folders = [state.parent for state in bench.workspace.client_states] if truth else []

@@ -1,4 +1,4 @@
-"""Scenario 16, SLOWLORIS, by rule R12: streams that say nothing keep nobody else waiting."""
+"""Scenario 16, SLOWLORIS, by rule R12: streams that say nothing keep no other waiting."""
 
 import asyncio
 import os

@@ -128,7 +128,7 @@ def _no_rounds(address, run):
 
 
 def test_a_full_disk_at_the_start_ends_the_coordinator_and_says_so(tmp_path):
-    """Nobody is there who would go on by itself."""
+    """Nothing there would go on by itself."""
 
     def failpoint(name):
         if name == "rows.begin":

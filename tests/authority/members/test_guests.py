@@ -37,7 +37,7 @@ SIZE = 3
 
 
 def word(who, federation="films"):
-    """Return somebody's word that it may be missing."""
+    """Return a client's word that it may be missing."""
     return who.sign(guest_consent(federation, who.client_id))
 
 
@@ -251,7 +251,7 @@ def test_leave_of_one_of_three_retires_the_cell(world):
     "kind", ["no word", "another's word", "another federation's", "other keys"]
 )
 def test_a_forged_leave_is_refused(world, kind):
-    """The coordinator can put nobody out of a core, nor can another member."""
+    """The coordinator can put no client out of a core, nor can another member."""
     *_, victim = all_members = people(4)
     world.join(*all_members)
     thief, before = Identity.create("thief"), world.roster
@@ -259,7 +259,7 @@ def test_a_forged_leave_is_refused(world, kind):
         "no word": leave(victim, b""),
         "another's word": leave(victim, word(all_members[0])),
         "another federation's": leave(victim, word(victim, "books")),
-        # Its identity under the keys of somebody else's certificate.
+        # Its identity under the keys of another certificate.
         "other keys": SignedApplication.make(victim.public, own(thief), consent=word(victim)),
     }[kind]
     world.hear(forged)
@@ -284,7 +284,7 @@ WORDS = {who.client_id: word(who) for who in CAST}
 
 
 def opened(rng, partition):
-    """Return whose updates a round over some of the members adds up, or nobody's."""
+    """Return whose updates a round over some of the members adds up, or no client's."""
     cells = rng.sample(partition.in_use, rng.randrange(1, len(partition.in_use) + 1))
     here = {one for cell in cells for one in cell.core if rng.random() < 0.97}
     here |= {one for cell in cells for one in cell.guests if rng.random() < 0.5}

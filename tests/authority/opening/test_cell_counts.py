@@ -56,7 +56,7 @@ def test_without_the_rule_one_member_has_a_rare_item_trained(tmp_path, monkeypat
 
 
 def test_one_member_alone_cannot(tmp_path, key):
-    """Its count is not in the published total either, so that nobody's rows would cover it."""
+    """Its count is not in the published total either, so that no client's rows would cover it."""
     world = CountedWorld(tmp_path, liars=(8,))
     found = world.counts()
     assert found[RARE] == 0 and found[APART] == 12
@@ -289,7 +289,7 @@ def test_a_backup_keeps_the_counts(tmp_path, monkeypatch):
 
 
 def test_one_cell_has_no_other_to_hide_rows_from(tmp_path, key):
-    """Where the roster has one cell, everybody's users are counted together."""
+    """Where the roster has one cell, every client's users are counted together."""
     world = CountedWorld(tmp_path, n_puppets=3)
     found = world.counts(1, 0, 1, 2)
     assert found[RARE] == 1 < LEAST and found[APART] == 6

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 
 LIE = 2
-"""The round in which the coordinator leaves somebody out."""
+"""The round in which the coordinator leaves a client out."""
 
 
 class Lied(MaskedWorld):
@@ -135,7 +135,7 @@ def test_users_stop_at_their_cap_and_the_noise_goes_on(tmp_path, mechanism_name)
     assert world.app().run().version == 2
     assert rounds_of(world) == [1] * len(USERS)
     noise = world.of_client(2)[world.layout.change_slice][world.layout.noisy]
-    # Nobody took part: all of it is this client's share, whose law tests of noise compare.
+    # No client took part: all of it is this client's share, whose law tests of noise compare.
     scale = mechanism(world).share
     assert np.count_nonzero(noise) > 0.9 * noise.size
     assert scale / 4 < np.abs(noise).mean() < 4 * scale

@@ -96,7 +96,7 @@ def of_rows_beyond_all_numbers(world):
 
 
 def of_rows_that_no_client_trains(world):
-    """The first version's rows, which nobody sends: whoever takes them has no word for them."""
+    """The first version's rows, which no client sends: whoever takes them has no word for them."""
     return sealed_snapshot(world, 3, world.shared[3].to_bytes())
 
 

@@ -275,7 +275,7 @@ def test_who_is_left_out_with_its_cell_rolls_back(tmp_path):
 
 @pytest.mark.slow
 def test_a_world_without_cells_has_no_such_rule(tmp_path):
-    """The papers' protocol: everybody is taken to be honest but curious."""
+    """The papers' protocol: every client is taken to be honest but curious."""
     world = World(tmp_path, n_puppets=4)
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[1:])

@@ -129,7 +129,7 @@ def test_whoever_read_the_address_is_answered(silo):
 
 
 def test_from_an_empty_folder_to_the_second_version(silo):
-    # The coordinator named in the settings answers nobody.
+    # The coordinator named in the settings does not answer.
     with serving(silo) as server:
         assert server.address.startswith("http://127.0.0.1:")
         status, said = server.ask(f"/v1/recommend?user={silo.user}")

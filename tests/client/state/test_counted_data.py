@@ -215,7 +215,7 @@ def test_a_catalogue_that_grew_moves_rows_and_no_counts(tmp_path):
         user: [row_of[ITEMS[row]] for row in rows if row != 2] for user, rows in before.items()
     }
     wanted = [0, *(n for row, n in reversed(list(enumerate(counts_of(before)))) if row != 2)]
-    # Who held the item that is gone differs, and nobody else: too few of them.
+    # Who held the item that is gone differs, and no other client: too few of them.
     assert 0 < sum(2 in rows for rows in before.values()) < 10
     assert client.counts(moved) == wanted
     assert np.array_equal(

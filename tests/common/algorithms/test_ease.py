@@ -43,7 +43,7 @@ def weights_of(learner, shared):
 
 HISTORIES = ([0, 1], [0, 1], [0, 2])
 # G + I of items 0, 1, 2 is [[4, 2, 1], [2, 3, 0], [1, 0, 2]] with the determinant 13, and its
-# inverse [[6, -4, -3], [-4, 7, 2], [-3, 2, 8]] / 13. Nobody holds item 3.
+# inverse [[6, -4, -3], [-4, 7, 2], [-3, 2, 8]] / 13. No user holds item 3.
 WEIGHTS = [[0, 4 / 7, 3 / 8], [4 / 6, 0, -2 / 8], [3 / 6, -2 / 7, 0]]
 
 

@@ -58,7 +58,7 @@ def change_of(learner, part):
 @pytest.mark.parametrize("rank", [1, 4, 6])
 def test_scolr_in_which_every_user_trains_all_rows_is_colr(users, rank, monkeypatch):
     if rank > 1:
-        # At rank 1 there is one row, and everybody trains it.
+        # At rank 1 there is one row, and every user trains it.
         def everything(self, seed, round_id, user_keys, party_key):
             return torch.ones((len(user_keys), self.rank))
 

@@ -64,7 +64,7 @@ def test_steps_fall_with_published_rounds_and_not_with_the_rounds_number(users):
     for number in (2, 3, 9):
         ((step,),) = learner.server.algorithm.phases({"published": float(shared.trained)})[0].steps
         rates.append(step.rates["item_embedding"])
-        # A round that nobody publishes is trained, and leaves nothing behind.
+        # A round that is not published is trained, and leaves nothing behind.
         learner.contribute("train", number + 100, shared, users, private)
         part = learner.contribute("train", number, shared, users, private)
         shared, private = learner.server.apply("train", number, shared, part.vector), part.private
@@ -212,7 +212,7 @@ def test_a_history_is_folded_into_a_head_where_there_is_one_table(users):
 
 
 def test_noise_in_the_gradient_has_its_size_on_every_row(users):
-    """One step of everybody: a value's sum over 12 users has deviation rate z tau sqrt(12)."""
+    """One step of every user: a value's sum over 12 users has deviation rate z tau sqrt(12)."""
     plain = {"local_epochs": 1, "batch_size": 1000, "weight_decay": 0.0, "dim": 16}
     noisy = plain | {"noise_where": "grad", "noise_clip": 0.5, "noise_multiplier": 0.4}
     changes = []
@@ -237,7 +237,7 @@ def test_noise_on_uploads_clips_the_whole_change(users):
     step = learner.server.layout.tensors[0].step
     change = learner.server.layout.changes_of(part.vector)["item_embedding"] * step
     assert 1e-3 < np.linalg.norm(change) <= 12e-3
-    # Own tables are nobody else's, and move as they would; noise needs the trainer.
+    # Own tables are no other user's, and move as they would; noise needs the trainer.
     plan = plan_of().model_copy(update={"training": TrainingSettings(accelerated=False)})
     exact = Learner(plan, N_ITEMS, device="cpu").contribute("train", 2, shared, users, private)
     for name, values in exact.private.tensors.items():

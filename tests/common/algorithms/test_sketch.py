@@ -56,7 +56,7 @@ def test_three_users_and_four_items_by_hand():
 
     G + I of items 0, 1, 2 is [[4, 2, 1], [2, 3, 0], [1, 0, 2]] with the determinant 13, and its
     inverse [[6, -4, -3], [-4, 7, 2], [-3, 2, 8]] / 13: B is [[0, 4/7, 3/8], [4/6, 0, -2/8],
-    [3/6, -2/7, 0]]. Nobody holds item 3.
+    [3/6, -2/7, 0]]. No user holds item 3.
     """
     learner = Learner(plan_of(2), 4, device="cpu")
     users = split_of(HISTORIES)

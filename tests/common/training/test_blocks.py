@@ -241,7 +241,7 @@ def test_a_users_bits_depend_on_that_user_alone(users, name, threads, monkeypatc
 
 
 def test_two_users_differ(users, monkeypatch):
-    """What the test above compares is not empty, nor the same for everybody."""
+    """What the test above compares is not empty, nor the same for every user."""
     found = Bits(learner_of(), users, monkeypatch).of(np.arange(N_USERS))
     assert len(set(found.values())) == N_USERS
     assert all(len(own) == 3 and all(own) for own in found.values())
@@ -249,7 +249,7 @@ def test_two_users_differ(users, monkeypatch):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_places_without_a_user_hand_over_nothing(users, name):
-    """A block of one user and seven dummies: one user's rows, no values of anybody else."""
+    """A block of one user and seven dummies: one user's rows, no values of any other user."""
     learner = learner_of(name)
     shared, private = begin(learner, users)
     start = learner.server.algorithm.start(shared, np.arange(N_ITEMS), ROUND, CPU)

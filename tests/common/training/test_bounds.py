@@ -141,7 +141,7 @@ def test_a_count_round():
 
 
 def test_a_mean_over_the_users():
-    """PFedRec divides by everybody who trained, whatever they touched."""
+    """PFedRec divides by every user who trained, whatever they touched."""
     total = Sum.of(plan_of(algorithm={"name": "pfedrec", "dim": 2}))
     total.part("users")[0] = 2
     table = total.part("item_embedding")
@@ -198,7 +198,7 @@ def test_least_squares():
 
 
 def test_holders_of_an_earlier_count():
-    """What is the same in every round is counted once: nobody counts rows any more."""
+    """What is the same in every round is counted once: rows are not counted any more."""
     layout = replace(
         Layout.of(plan_of(algorithm={"name": "sketch", "dim": 2}), N_ITEMS), counts_rows=False
     )

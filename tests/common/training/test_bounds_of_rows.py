@@ -30,7 +30,7 @@ from fedrec.training.bounds import SumTerms
 
 
 class CountedBefore(Sum):
-    """A sum of rows that counts nobody: its rows are held to what a count round said."""
+    """A sum of rows that counts no user: its rows are held to what a count round said."""
 
     def __init__(self, holders: list[int], **terms: Any) -> None:
         layout = Layout.of(plan_of(algorithm={"name": "fedals", "dim": 2}), N_ITEMS, N_ITEMS)

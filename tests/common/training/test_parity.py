@@ -271,7 +271,7 @@ def test_three_rounds_on_the_grid(case):
         # Users of a network inside PLGC may be near one of its kinks.
         compare(found, expected.change, 2e-2 if kind == "plgc" else near)
         if kind == "fedrap" and found:
-            # Also of the rows that hardly anybody touched.
+            # Also of the rows that hardly any user touched.
             apart = np.abs(found["item_embedding"] - expected.change["item_embedding"]).max()
             assert apart < 1e-5 * np.abs(tensors["item_embedding"]).max() * len(users)
         counts = part.vector[learner.server.layout.count_slice]

@@ -56,7 +56,7 @@ def test_the_row_of_an_item_with_one_holder_is_that_users_history():
 
 
 def test_a_pair_of_one_user_decides_where_nothing_else_goes_with_both():
-    # Everybody is the only one with their pair, and no third item goes with both of it.
+    # Every user is the only one with their pair, and no third item goes with both of it.
     found = inferred([{0, 1}, {0, 3}, {1, 2}, {2, 3}], 4)
     assert found.determined.all()
     assert found.directly.all()

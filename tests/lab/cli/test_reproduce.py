@@ -151,7 +151,7 @@ def test_stopped_and_resumed_it_is_the_same(fedrec, tmp_path, imported, monkeypa
     whole = fedrec("reproduce", "tiny/a", "--out", tmp_path / "whole", "--json").json
     asked = iter([False] * 6)
     with monkeypatch.context() as patched:
-        # Within the second protocol: each has five rounds, after the last of which nobody asks.
+        # Within the second protocol: each has five rounds, no stop is looked for after the last.
         patched.setattr(StopRequest, "requested", lambda self: next(asked, True))
         stopped = fedrec("reproduce", "tiny/a", "--out", tmp_path / "stopped")
     assert stopped.code == 130

@@ -87,7 +87,7 @@ class TestFiles:
         for path in {*named, "/feed.js", "/charts.js", "/words.js", "/vendor/uPlot-LICENSE.txt"}:
             status, _, text = ask(url(found), path)
             assert status == 200 and text, path
-            # A name space, which nobody fetches, and the licence's address of the library.
+            # A name space, which is not fetched, and the licence's address of the library.
             hosts = set(re.findall(rb"https?://([a-z0-9.]+)", text))
             assert hosts <= {b"www.w3.org", b"github.com"}, path
 

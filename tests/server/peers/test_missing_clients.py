@@ -300,7 +300,7 @@ async def test_what_is_no_application_of_its_caller_is_refused(tmp_path):
 
 
 async def test_a_disk_that_fails_leaves_the_invitation_unused(tmp_path):
-    """Killed or failing between taking an invitation and keeping who took it: nobody did."""
+    """Killed or failing between taking an invitation and keeping who took it: it is not taken."""
     bench, invited = Bench.of(3), invitation()
     key, joiner = key_of(invited.certificate), Identity.create("d")
 

@@ -1,10 +1,10 @@
 """Histories of a federation, against whatever sums could be combined of them.
 
-Members come, leave and become guests; the authority places them; somebody proposes rosters of his
+Members come, leave and become guests; the authority places them; a liar proposes rosters of his
 own; rounds of every kind run through the coordinator's state machine with clients that fail, and a
-coordinator that lies asks the authority for the sum of anybody. What is opened is decided by the
+coordinator that lies asks the authority for the sum of any client. What is opened is decided by the
 product: `place`, `cells.check`, `step` and `check_whole`. What is isolated is decided by
-`world.invariants`. Take one of the rules away, and it finds somebody.
+`world.invariants`. Take one of the rules away, and it finds an isolated client.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class History:
     """What happened so far.
 
     Attributes:
-        now: the newest roster that everybody took.
+        now: the newest roster that every client took.
         present: members, by id.
         outside: who may come.
         exposed: who was a guest by its own word, or left: rules promise them nothing.
@@ -127,7 +127,7 @@ class History:
         )
 
     def forged(self, honest, epoch):
-        """Return cells as somebody would like them who wants to learn of one client."""
+        """Return cells as a liar would like them who wants to learn of one client."""
         cells = list(honest.cells)
         kind = self.random.choice(["mix", "demote", "refill"])
         at = self.random.randrange(len(cells)) if cells else 0
@@ -142,7 +142,7 @@ class History:
             core[self.random.randrange(len(core))] = other
             cells[at] = replace(cells[at], core=tuple(set(core)))
         elif self.present:
-            # Everybody is dealt out anew; what was before is retired.
+            # Every client is dealt out anew; what was before is retired.
             cells = [replace(cell, state="retired") for cell in cells]
             all_clients = sorted(self.present)
             self.random.shuffle(all_clients)
@@ -225,7 +225,7 @@ class History:
         return state, round_.kind, total
 
     def lie(self):
-        """Ask the authority for the sum of anybody."""
+        """Ask the authority for the sum of any client."""
         members = sorted(self.present)
         for _ in range(8):
             wanted = frozenset(one for one in members if self.random.random() < 0.7)

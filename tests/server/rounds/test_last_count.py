@@ -93,7 +93,7 @@ def test_who_stays_away_longer_than_a_deadline_is_counted_without():
 
 
 def test_who_is_asked_in_case_that_others_fail_is_no_newcomer():
-    """Six of eight are asked and the first four counted: the other two count nobody in."""
+    """Six of eight are asked and the first four counted: the other two count no client in."""
     world = World.new(
         rules(
             needs_reveal=False,

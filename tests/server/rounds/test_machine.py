@@ -289,7 +289,7 @@ class TestModels:
             world.apply(Uploaded(now=world.now, header=found))
 
     def test_the_first_round_goes_on_with_the_largest_group(self):
-        """Nobody said yet from which model; whoever reads a list of several would refuse it."""
+        """No client said yet from which model; whoever reads a list of several would refuse it."""
         for liar in range(4):
             world = encrypted()
             world.tick(*range(4))

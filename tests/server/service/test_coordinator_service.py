@@ -270,7 +270,7 @@ def refusal(found, fetch, who):
 
 @pytest.mark.parametrize("fetch", [contribution, round_sum])
 def test_member_fetches_contribution(tmp_path, fetch, capfd):
-    """Where the authority opens sums nobody but the revealer gets them, not even in a round."""
+    """Where the authority opens sums no client but the revealer gets them, not even in a round."""
     with serving(held_by_the_authority(), tmp_path) as found:
         refusal(found, fetch, 0)
         # The revealer passes, and is told that no round is being revealed.

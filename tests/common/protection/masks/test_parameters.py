@@ -153,5 +153,5 @@ def test_shares_of_corrupt_clients_are_rounded_up_and_those_of_dropouts_down():
     ("members", "fewest"), [(3, 3), (4, 4), (5, 4), (9, 4), (11, 5), (100, 13), (10_000, 1003)]
 )
 def test_a_list_has_room_for_all_who_are_corrupt(members, fewest):
-    """But one of everybody was chosen by nobody."""
+    """But a list of all clients was not chosen."""
     assert tolerance("10/10", True).fewest_listed(3, members) == fewest

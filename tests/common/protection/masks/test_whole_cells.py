@@ -1,4 +1,4 @@
-"""Sums over whole cells: who is dropped with another, who still helps, and what nobody signs."""
+"""Sums over whole cells: who is dropped with another, who still helps, and what is never signed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_of_forty_clients_three_drop_out_with_their_cells():
 
 
 def test_what_is_given_of_those_left_out_is_their_mask_key_alone():
-    """Their vectors arrived, and stay under a mask whose seed nobody can put together."""
+    """Their vectors arrived, and stay under a mask whose seed cannot be put together."""
     cohort = nine()
     cohort.advertise()
     cohort.share()
