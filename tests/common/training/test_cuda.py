@@ -1,9 +1,9 @@
 """Every algorithm on a CUDA device, against itself and against the processor.
 
 Run by `pytest -m cuda`; with FEDREC_DEVICE=cpu the processor takes the device's place, with a
-device's blocks and tables. Integer sums are exact wherever they are added up, but a device's matrix products and
-sums choose their order by shape: repeated and regrouped sums agree within 1e-4 of their norm, and
-with a processor's within 1e-3 where steps feed back on each other, as Adam's do.
+device's blocks and tables. Integer sums are exact wherever they are added up, but a device's matrix
+products and sums choose their order by shape: repeated and regrouped sums agree within 1e-4 of
+their norm, and with a processor's within 1e-3 where steps feed back on each other, as Adam's do.
 """
 
 import os
