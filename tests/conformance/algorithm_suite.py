@@ -151,7 +151,7 @@ class AlgorithmSuite(ContributionSuite):
     ) -> SharedState:
         return party.algorithm.apply(party.shared, change, counts, ROUND)
 
-    def test_apply_is_pure_and_leaves_rows_that_nobody_touched(self, party):
+    def test_apply_is_pure_and_leaves_rows_that_no_user_touched(self, party):
         rng = np.random.default_rng(2)
         counts = rng.integers(0, 3, N_ITEMS)
         change = {
@@ -252,11 +252,11 @@ class AlgorithmSuite(ContributionSuite):
 
     def test_a_users_scores_depend_on_that_user_alone(self, party, finished):
         shared, private = finished
-        everybody = self.scores(party, shared, party.users, private)
+        all_users = self.scores(party, shared, party.users, private)
         for rows in (np.array([3]), np.array([20, 3, 11])):
             own = rows_of(private, rows)
             found = self.scores(party, shared, party.users.select(rows), own)
-            assert np.array_equal(found, everybody[rows])
+            assert np.array_equal(found, all_users[rows])
 
     def test_scores_are_read_from_what_is_named_alone(self, party, finished):
         shared, private = finished

@@ -44,7 +44,7 @@ class ContributionSuite:
             own = party.train(party.users.select(rows))
             total += own.vector
             assert_same(own.private, rows_of(trained.private, rows))
-        # Nobody was measured twice, so the metric sums are equal, too.
+        # No user was measured twice, so the metric sums are equal, too.
         assert np.array_equal(total, trained.vector)
 
     def test_chunks_change_no_bit(self, party, trained):
@@ -64,9 +64,9 @@ class ContributionSuite:
         alone = party.parts(party.train(party.users.select(present)).vector)
         assert np.array_equal(change, alone[0])
         assert np.array_equal(counts, alone[1])
-        nobody = party.parts(party.train(participating=np.zeros_like(some)).vector)
-        assert not nobody[0].any()
-        assert not nobody[1].any()
+        untrained = party.parts(party.train(participating=np.zeros_like(some)).vector)
+        assert not untrained[0].any()
+        assert not untrained[1].any()
 
     def test_warming_up_leaves_nothing_behind(self, party, trained):
         fresh = Party.of(party.learner.server.plan, party.users)

@@ -1,4 +1,4 @@
-"""Samples chosen by hand for the trainer, for steps that somebody has worked out on paper."""
+"""Samples chosen by hand for the trainer, for steps worked out on paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds of the trainer whose changes nobody rounds: what is compared with plain twins."""
+"""Rounds of the trainer whose changes are not rounded: what is compared with plain twins."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class UnroundedSums:
     """A `ChangeSink` that adds up what it is given, in float64.
 
     Attributes:
-        rows, whole: sums by tensor, of active items and one row for nobody's places.
+        rows, whole: sums by tensor, of active items and one row for unused places.
         blocks: every block's change as it came.
     """
 
@@ -66,7 +66,7 @@ class UnroundedSums:
         shrinking: Mapping[str, torch.Tensor],
         weighed: Collection[str] = (),
     ) -> None:
-        """Add what every user's rows shrink by where nobody touches them.
+        """Add what every user's rows shrink by where no user touches them.
 
         Args:
             weighed: tensors in which users count as often as their training items.
@@ -99,7 +99,7 @@ class UnroundedSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnroundedRound:
-    """What a round of everybody leaves behind: sums, counts, private tensors, mean losses."""
+    """What a round of every user leaves behind: sums, counts, private tensors, mean losses."""
 
     change: Tensors
     counts: NDArray[np.int64]
@@ -110,7 +110,7 @@ class UnroundedRound:
 
 
 def begin(learner: Learner, users: UserSplit) -> tuple[SharedState, Tensors]:
-    """Return what everybody starts from, private tensors in float64."""
+    """Return what every user starts from, private tensors in float64."""
     private = learner.local.initial_private(users).tensors
     return learner.server.initial_shared(), {
         name: v.astype(np.float64) for name, v in private.items()
@@ -126,7 +126,7 @@ def train_unrounded(
     dtype: torch.dtype = torch.float64,
     taking: NDArray[np.bool_] | None = None,
 ) -> UnroundedRound:
-    """Train everybody, or those who are taking part, in one round and apply the mean."""
+    """Train every user, or those who are taking part, in one round and apply the mean."""
     algorithm = learner.server.algorithm
     assert isinstance(algorithm, TrainedAlgorithm)
     cohort = learner.local.cohort(shared, users)

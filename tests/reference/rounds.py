@@ -1,4 +1,4 @@
-"""A round of everybody by the plain twins: what it sends and leaves, from the tensors before it."""
+"""A round of every user by the plain twins: what it sends and leaves, from earlier tensors."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def plgc_rule(learner):
 
 
 def plgc(learner, users, shared, private, round_id, number, near, taking=None):
-    """Everybody who takes part trains; G becomes the mean of their tables, by training items."""
+    """Every user who takes part trains; G becomes the mean of their tables, by training items."""
     rule, whole = plgc_rule(learner), learner.server.plan.algorithm.upload == "table"
     before = {name: torch.tensor(values) for name, values in shared.items()}
     table = before.pop("item_embedding")
@@ -366,13 +366,13 @@ def gpfedrec(learner, users, shared, private, round_id, number, near):
 
 
 def smoothed_round(own, table, tables, after, loss=None):
-    near_ones, everybody = plain_gpfedrec.smoothed(
+    near_ones, all_users = plain_gpfedrec.smoothed(
         tables, threshold=own.threshold, neighbours=own.neighbours, layers=own.layers,
         distance=own.similarity == "distance",
     )  # fmt: skip
     return Round(
         change={"item_embedding": sum(tables) - len(tables) * table, "users": [len(tables)]},
-        shared={"item_embedding": everybody}, loss=loss,
+        shared={"item_embedding": all_users}, loss=loss,
         private=after | {"smoothed_item_embedding": np.stack(near_ones)},
     )  # fmt: skip
 

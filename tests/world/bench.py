@@ -289,7 +289,7 @@ def compute(
 
 @cache
 def merged(algorithm: str = "fedmf") -> Result:
-    """Return the undisturbed run of one party that holds everybody; protection plays no part."""
+    """Return the undisturbed run of one party that holds every client; protection plays no part."""
     users = leave_one_out(data().interactions, data().catalogue)
     rounds = [
         Accepted(round=RoundId(number), kind=kind, clients=frozenset({0}))

@@ -4,7 +4,7 @@ a proxy that reads what the test lets it read.
 The processes are forked from a server that has imported torch and gRPC already, which takes
 longer than a whole federation.
 
-It ends TLS on both sides, which takes the coordinator's key and the client's: nobody but a test
+It ends TLS on both sides, which takes the coordinator's key and the client's: nothing but a test
 that made the whole federation has both.
 """
 

@@ -91,7 +91,8 @@ class Held:
         moves: whether an optimiser moves it. Otherwise it stays, or users send its gradient.
         values: the users' own values, (B, ...).
         sent: the sum of its gradients, in the same shape, if users send that.
-        moments: Adam's mean and square in the present phase.
+        moments: Adam's mean and square in the present phase, and their weights if the block's users
+            take different numbers of steps (see `own_moments`).
         kept: its moments from the previous round, as `own_moments` names them.
     """
 
@@ -119,9 +120,11 @@ class Held:
 
     def begin_phase(self, *, moments: bool) -> None:
         """Reset Adam's moments. Allocate them only if the phase needs them."""
-        self.moments = (self.values, self.values)
+        self.moments: tuple[torch.Tensor, ...] = ()
         if moments:
             self.moments = (torch.zeros_like(self.values), torch.zeros_like(self.values))
+            if self._at.block.live is not None:
+                self.moments += (torch.zeros_like(self._at.steps), torch.zeros_like(self._at.steps))
 
     def read(self, index: torch.Tensor | None) -> torch.Tensor:
         """Return the part that a minibatch reads and moves: its rows, (B, M, ...), or all."""

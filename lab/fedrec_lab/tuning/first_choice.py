@@ -163,8 +163,8 @@ class _Study:
         found = with_tail(replace(best.result, settings=settings)).tail
         assert found is not None
         helps = found.helps(self.at)
-        said = f"client.tail is {as_toml(helps)}, tried with {self._n_clients} clients: "
-        return helps, said + found.verdict(self.at)
+        sentence = f"client.tail is {as_toml(helps)}, tried with {self._n_clients} clients: "
+        return helps, sentence + found.verdict(self.at)
 
 
 def choose(

@@ -362,7 +362,7 @@ def test_scores_are_those_of_the_network(users, n_hidden):
 # What is refused.
 
 
-def test_it_has_no_low_rank_form_and_folds_nobody_in(users):
+def test_it_has_no_low_rank_form_and_folds_no_user_in(users):
     (sentence,) = check_plan(plan_of(update={"structure": "colr"}))
     assert "rotated coordinates" in sentence and 'update.structure = "dense"' in sentence
     learner, shared, _ = states_of(plan_of(), users)

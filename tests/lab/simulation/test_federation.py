@@ -1,4 +1,4 @@
-"""The in-process federation: the same bits for everybody, stopped or not."""
+"""The in-process federation: the same bits for every party, stopped or not."""
 
 import re
 from dataclasses import replace
