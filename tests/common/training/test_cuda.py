@@ -17,6 +17,7 @@ from world.plans import users_of
 from fedrec.algorithms import ALGORITHMS
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.model.state import PrivateState
+from fedrec.training import blocks
 from fedrec.training.device import DeviceTables
 from fedrec.training.learner import Learner, OneStep
 from fedrec.training.user_half import Resources
@@ -110,7 +111,9 @@ def test_fewer_users_at_once_change_nothing_but_the_last_bits(case):
         np.testing.assert_allclose(other.private.tensors[name], values, rtol=1e-3, atol=1e-4)
 
 
-def test_the_processor_comes_to_the_same(case):
+@pytest.mark.parametrize("n_few", [1 << 24, 0], ids=["one size", "some sizes"])
+def test_the_processor_comes_to_the_same(case, n_few, monkeypatch):
+    monkeypatch.setattr(blocks, "_FEW_SAMPLES", n_few)
     party, plan, near = case
     learner = there(plan)
     here = party.learner.contribute("train", 5, party.shared, party.users, party.private)
