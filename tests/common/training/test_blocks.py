@@ -9,8 +9,8 @@ from conformance.unrounded import UnroundedSums, begin
 from reference.plain_fedmf import batches_of, samples_of
 from world.plans import plan_of, users_of
 
-from fedrec.training import trainer
 from fedrec.training import blocks as blocks_module
+from fedrec.training import trainer
 from fedrec.training.blocks import BLOCK_USERS, blocks_of, buckets_of, draw_samples, padded
 from fedrec.training.learner import Learner
 from fedrec.training.trainer import Trainer

@@ -25,7 +25,9 @@ from fedrec.training.user_half import Resources
 pytestmark = pytest.mark.cuda
 
 DEVICE = os.environ.get("FEDREC_DEVICE", "cuda")
-VISIT = {"dim": 5, "local_epochs": 2, "batch_size": 16}
+SMALL = {"batch_size": 4}
+"""Users then have from one to a dozen steps, of which a device's blocks skip those they lack."""
+VISIT = {"dim": 5, "local_epochs": 2, **SMALL}
 OWN = {
     "pfedclr": [{"variant": "af", "gradient_clip": 0.1}],
     "plgc": [
@@ -55,6 +57,8 @@ def users():
 def case(request, users):
     """A party after the counting round, its plan without compiled code, and how near it comes."""
     name, update, own = request.param
+    if "batch_size" in ALGORITHMS[name].settings_type.model_fields and name != "plgc":
+        own = SMALL | own
     plan = plan_of(name, update, algorithm=own, training={"accelerated": False})
     feeds_back = name in FEEDING_BACK or own.get("optimiser") == "adam"
     near = STEPWISE if feeds_back else PROCESSOR
