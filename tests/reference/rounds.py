@@ -67,7 +67,7 @@ def fedmf(learner, users, shared, private, round_id, number, near):
     )  # fmt: skip
     made = fedmf_round(
         shared["item_embedding"], private["user_embedding"], *histories_of(users), rule, structure,
-        learner.server.algorithm.structure.basis(SEED, round_id), seed=SEED, round_id=round_id,
+        learner.server.algorithm.sent.structure.basis(SEED, round_id), seed=SEED, round_id=round_id,
         per_positive=4,
     )  # fmt: skip
     entries = {"entries": made.entries} if update.normaliser == "entry" else {}
@@ -102,7 +102,7 @@ def fedncf(learner, users, shared, private, round_id, number, near):
 
 def pfedrec(learner, users, shared, private, round_id, number, near):
     own, table = learner.server.plan.algorithm, shared["item_embedding"]
-    basis = learner.server.algorithm.structure.basis(SEED, round_id)
+    basis = learner.server.algorithm.sent.structure.basis(SEED, round_id)
     visits = [
         train_user(
             private["user_embedding"][index], float(private["user_bias"][index]), table, key,
@@ -132,7 +132,7 @@ def pfedrec(learner, users, shared, private, round_id, number, near):
 def fedrap(learner, users, shared, private, round_id, number, near):
     own, table = learner.server.plan.algorithm, shared["item_embedding"]
     weight, slower = plain_fedrap.schedule_of(own.schedule, number), own.round_decay ** (number - 1)
-    basis = learner.server.algorithm.structure.basis(SEED, round_id)
+    basis = learner.server.algorithm.sent.structure.basis(SEED, round_id)
     after, change = {name: values.copy() for name, values in private.items()}, np.zeros(table.shape)
     epochs, losses, untouched = set(), [], 0
     for index, (key, positives) in enumerate(zip(*histories_of(users), strict=True)):
