@@ -106,6 +106,8 @@ def _rows_of(
 
 
 _USERS_AT_ONCE = 1 << 14
+_FEW_STEPS = 1 << 16
+"""A device trains so many minibatches in less time than it needs to start another chunk."""
 
 
 def _compress(
@@ -299,7 +301,7 @@ class Cohort:
     ) -> Iterator[Chunk]:
         """Yield the participating users in chunks of one level. See `levels`.
 
-        On a device, all users make one chunk if they fit, so that it starts fewer operations.
+        On a device, few users make one chunk, so that it starts fewer operations.
 
         Args:
             bytes_per_user: a function that takes the number of active items and the number of
@@ -308,7 +310,8 @@ class Cohort:
         levels = list(self.levels(participating, steps))
         if device.type != "cpu" and levels:
             members, most = np.sort(np.concatenate([level for level, _ in levels])), levels[-1][1]
-            if bytes_per_user(len(self.active), most) * len(members) <= memory_bytes:
+            needed = bytes_per_user(len(self.active), most) * len(members)
+            if needed <= memory_bytes and most * len(members) <= _FEW_STEPS:
                 levels = [(members, most)]
         for members, n_steps in levels:
             each = bytes_per_user(len(self.active), n_steps)
