@@ -107,7 +107,7 @@ def _rows_of(
 
 _USERS_AT_ONCE = 1 << 14
 _FEW_STEPS = 1 << 16
-"""A device trains so many minibatches in less time than it needs to start another chunk."""
+"""A device trains this many minibatches faster than it starts another chunk."""
 
 
 def _compress(

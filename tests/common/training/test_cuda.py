@@ -173,7 +173,10 @@ def test_private_tables_go_on_from_where_they_lie(case):
     second = trained(learner, party, private=first.private)
     read = PrivateState.from_bytes(first.private.to_bytes())
     assert_near(
-        layout_of(learner, party), trained(learner, party, private=read).vector, second.vector, AGAIN
+        layout_of(learner, party),
+        trained(learner, party, private=read).vector,
+        second.vector,
+        AGAIN,
     )
 
 
