@@ -245,7 +245,7 @@ class UserHalf:
             raise TrainingError(
                 f"The private parameters of {len(users)} users cannot be solved. A system is "
                 "singular, or a value of the published model isn't finite.",
-                remedy=self._algorithm.about.divergence_remedy,
+                remedy=self._algorithm.about.advice.divergence_remedy,
             )
         self._fresh[own_rows is None] = _Made(source=(users, shared, own_rows), value=fresh)
         return fresh
