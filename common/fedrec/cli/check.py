@@ -288,7 +288,7 @@ def _refusals(
         checks.append(lambda: check_own_floor(client.minimum_own_item_users, max(1, fewest)))
     if not _is_one_party(settings) and users is not None and catalogue is not None:
         n_items, n_users = len(catalogue), len(users)
-        widths = algorithm_of(plan, n_items).private_widths
+        widths = algorithm_of(plan, n_items).derived.private_widths
         room = room_in(runs, client.memory_mib << 20)
         checks.append(lambda: check_start(plan, users, n_items))
         checks.append(lambda: room.make_ready(n_users, widths))

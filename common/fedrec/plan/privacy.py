@@ -221,17 +221,17 @@ def privacy_statements(plan: Plan, n_sums: int, n_items: int = 0) -> tuple[str, 
     if mechanism is None:
         return ()
     rounds = min(n_sums, mechanism.rounds_per_user)
-    said = {"epsilon": mechanism.epsilon_after(n_sums), "delta": mechanism.delta, "rounds": rounds}
+    spent = {"epsilon": mechanism.epsilon_after(n_sums), "delta": mechanism.delta, "rounds": rounds}
     if mechanism.kind == "gaussian":
         who = _WHO_ADDED.format(
             deviation=mechanism.deviation / mechanism.bound, noisy=mechanism.noisy
         )
         parts = (_ONE_RELEASE.format(name=plan.algorithm.name),) if mechanism.in_parts else ()
-        return (_GAUSSIAN.format(**said), *parts, who, *NOT_COVERED)
+        return (_GAUSSIAN.format(**spent), *parts, who, *NOT_COVERED)
     length = Layout.of(plan, max(1, n_items)).change_slice.stop
     nominal = mechanism.bound / mechanism.share
     pure = math.sqrt(length) * nominal
-    text = _LAPLACE.format(**said, nominal=nominal, length=length, pure=pure)
+    text = _LAPLACE.format(**spent, nominal=nominal, length=length, pure=pure)
     return (text, _LAPLACE_WHO, *NOT_COVERED)
 
 

@@ -311,8 +311,8 @@ def _text_of_wire(report: WireReport, *, fields: bool) -> Iterator[str | TextTab
         "where", "what", "kind", "values", "bytes", "different", "lengths", "found", "promise",
     )  # fmt: skip
     title = f"The coordinator's view, protection {report.protection}"
-    told = [finding for finding in report.findings if fields or _is_shown(finding)]
-    yield TextTable(rows=map(_row, told), title=title, headers=headers)
+    shown = [finding for finding in report.findings if fields or _is_shown(finding)]
+    yield TextTable(rows=map(_row, shown), title=title, headers=headers)
     if not fields:
         yield TextTable(
             rows=_by_kind(report.findings),

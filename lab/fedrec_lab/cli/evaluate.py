@@ -386,13 +386,13 @@ class _Lines:
     """Prints a line for each job, and another after a long one, for a pipe or a file."""
 
     def __init__(self) -> None:
-        self._said = 0.0
+        self._printed_at = 0.0
 
     def begin(self, number: int, n_jobs: int, job: ComparisonJob) -> None:
-        self._said = time.monotonic()
+        self._printed_at = time.monotonic()
         typer.echo(f"{number}/{n_jobs}  {job.text}", err=True)
 
     def tell(self, text: str) -> None:
-        if time.monotonic() - self._said >= 10.0 or not text.startswith(("round", "setting")):
-            self._said = time.monotonic()
+        if time.monotonic() - self._printed_at >= 10.0 or not text.startswith(("round", "setting")):
+            self._printed_at = time.monotonic()
             typer.echo(f"  {text}", err=True)

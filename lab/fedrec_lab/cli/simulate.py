@@ -120,7 +120,7 @@ def run_seeds(
         run.write_settings(own)
         folders[seed] = run.path
 
-    def told(seed: int, report: RoundReport) -> None:
+    def report_round(seed: int, report: RoundReport) -> None:
         typer.echo(f"seed {seed}  round {report.round}/{n_rounds}  {round_text(report)}", err=True)
 
     stop = StopRequest("Stopping every seed after its round. Ctrl-C again stops at once.")
@@ -135,7 +135,7 @@ def run_seeds(
             catalogue=catalogue,
             protect=protect,
             log=log,
-            on_round=told,
+            on_round=report_round,
             stop=stop.requested,
         )
     unfinished = [result for result in results if not result.finished]
@@ -336,7 +336,7 @@ def simulate(
     with (
         run.removed_if_empty(),
         stop.on_interrupt(),
-        round_progress("", settings.rounds.published) as told,
+        round_progress("", settings.rounds.published) as on_round,
     ):
         result = run_federation(
             settings,
@@ -346,7 +346,7 @@ def simulate(
             folder=run.path,
             resume=resume is not None,
             accept_other_arithmetic=accept_other_arithmetic,
-            on_round=run.appending(told),
+            on_round=run.appending(on_round),
             stop=stop.requested,
             users=users,
             catalogue=catalogue,

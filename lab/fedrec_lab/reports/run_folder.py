@@ -196,12 +196,12 @@ class RunFolder:
                 f"{path} cannot be written: {error}.", remedy="Free disk space. Resume the run."
             ) from error
 
-    def appending(self, told: Callable[[RoundReport], None]) -> Callable[[RoundReport], None]:
+    def appending(self, on_round: Callable[[RoundReport], None]) -> Callable[[RoundReport], None]:
         """Return a function that appends a round to `rounds.jsonl` and then reports it."""
 
         def note(report: RoundReport) -> None:
             self.append_round(report)
-            told(report)
+            on_round(report)
 
         return note
 

@@ -199,8 +199,8 @@ class _Study:
                 "evaluate` with client.tail = true takes the time that it needs."
             )
         helps = found.helps(self.at)
-        said = f"client.tail is {as_toml(helps)}, tried with {self._n_clients} clients: "
-        return helps, said + found.verdict(self.at)
+        sentence = f"client.tail is {as_toml(helps)}, tried with {self._n_clients} clients: "
+        return helps, sentence + found.verdict(self.at)
 
     def _check_inversions(self) -> None:
         """Stop before the silos' matrices are inverted, which can't be interrupted, if time is up.

@@ -52,7 +52,7 @@ def test_without_a_catalogue_it_says_how_to_make_one(fedrec, tmp_path, interacti
 
 
 def test_an_address_stands_in_one_place(fedrec, tmp_path):
-    """Kits have everybody's own sections; by hand they follow the address."""
+    """Kits have every client's own sections; by hand they follow the address."""
     kits, by_hand = tmp_path / "kits.toml", tmp_path / "by-hand.toml"
     address = "fedrec.example:27447"
     out = fedrec("init", kits, "--clients", "a,b,c", "--address", address).out

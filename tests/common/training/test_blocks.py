@@ -112,10 +112,10 @@ def test_minibatches_are_those_of_the_plain_twin(users, gathers):
                 assert len(found) == len(batches)
                 for (rows, weight, share), batch in zip(found, batches, strict=True):
                     check_minibatch(block, place, rows, weight, share, batch, len(samples))
-        nobody = slice(block.n_users, None)
-        assert (block.item[nobody] == N_ITEMS).all()
-        assert not block.weight[:, :, nobody].any()
-        assert not block.share[:, nobody].any()
+        dummies = slice(block.n_users, None)
+        assert (block.item[dummies] == N_ITEMS).all()
+        assert not block.weight[:, :, dummies].any()
+        assert not block.share[:, dummies].any()
     assert seen == set(range(N_USERS))
 
 
@@ -160,16 +160,16 @@ def shapes_of(learner, users, members, gathers):
 
 @pytest.mark.parametrize("gathers", [True, False])
 def test_shapes_follow_from_the_user_alone(users, gathers):
-    learner, everybody = learner_of(), np.arange(N_USERS)
-    expected = shapes_of(learner, users, everybody, gathers)
+    learner, all_users = learner_of(), np.arange(N_USERS)
+    expected = shapes_of(learner, users, all_users, gathers)
     assert len({shape for shape in expected.values()}) > 5
     assert all(shape[1][0] == BLOCK_USERS for shape in expected.values())
-    for order in (everybody[::-1], np.random.default_rng(1).permutation(N_USERS)):
+    for order in (all_users[::-1], np.random.default_rng(1).permutation(N_USERS)):
         assert shapes_of(learner, users, order, gathers) == expected
-    for part in np.array_split(everybody, 5):
+    for part in np.array_split(all_users, 5):
         own = shapes_of(learner, users, part, gathers)
         assert own == {index: expected[index] for index in part.tolist()}
-    for index in everybody.tolist():
+    for index in all_users.tolist():
         assert shapes_of(learner, users, np.array([index]), gathers)[index] == expected[index]
 
 
@@ -193,7 +193,7 @@ class Bits:
         learner = self._learner
         chunk = chunk_of(learner, self._users, members)
         active = np.arange(N_ITEMS)
-        start = learner.server.algorithm.start(self._shared, active, ROUND, CPU)
+        start = learner.server.algorithm.derived.start(self._shared, active, ROUND, CPU)
         sums = UnroundedSums(N_ITEMS)
         own = {
             name: torch.from_numpy(values[members]).float()
@@ -225,11 +225,11 @@ def test_a_users_bits_depend_on_that_user_alone(users, name, threads, monkeypatc
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        everybody = np.arange(N_USERS)
-        expected = bits.of(everybody)
+        all_users = np.arange(N_USERS)
+        expected = bits.of(all_users)
         torch.set_num_threads(threads)
         order = np.random.default_rng(2).permutation(N_USERS)
-        companies = [everybody[::-1], everybody[:1], everybody[9:11], order[:7], order[7:15]]
+        companies = [all_users[::-1], all_users[:1], all_users[9:11], order[:7], order[7:15]]
         alone = [np.array([index]) for index in order[:6].tolist()]
         for company in companies + alone if threads == 1 else companies[:3]:
             found = bits.of(company)
@@ -241,7 +241,7 @@ def test_a_users_bits_depend_on_that_user_alone(users, name, threads, monkeypatc
 
 
 def test_two_users_differ(users, monkeypatch):
-    """What the test above compares is not empty, nor the same for everybody."""
+    """What the test above compares is not empty, nor the same for every user."""
     found = Bits(learner_of(), users, monkeypatch).of(np.arange(N_USERS))
     assert len(set(found.values())) == N_USERS
     assert all(len(own) == 3 and all(own) for own in found.values())
@@ -249,10 +249,10 @@ def test_two_users_differ(users, monkeypatch):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_places_without_a_user_hand_over_nothing(users, name):
-    """A block of one user and seven dummies: one user's rows, no values of anybody else."""
+    """A block of one user and seven dummies: one user's rows, no values of any other user."""
     learner = learner_of(name)
     shared, private = begin(learner, users)
-    start = learner.server.algorithm.start(shared, np.arange(N_ITEMS), ROUND, CPU)
+    start = learner.server.algorithm.derived.start(shared, np.arange(N_ITEMS), ROUND, CPU)
     sums = UnroundedSums(N_ITEMS)
     own = {key: torch.from_numpy(values[4:5]).float() for key, values in private.items()}
     chunk = chunk_of(learner, users, np.array([4]))

@@ -1,9 +1,9 @@
 """Every algorithm on a CUDA device, against itself and against the processor.
 
-Run by `pytest -m cuda`; with FEDREC_DEVICE=cpu the processor takes the device's place, which tries
-the tests. Integer sums are exact wherever they are added up, but a device's matrix products and
-sums choose their order by shape: repeated and regrouped sums agree within 1e-4 of their norm, and
-with a processor's within 1e-3 where steps feed back on each other, as Adam's do.
+Run by `pytest -m cuda`; with FEDREC_DEVICE=cpu the processor takes the device's place, with a
+device's blocks and tables. Integer sums are exact wherever they are added up, but a device's matrix
+products and sums choose their order by shape: repeated and regrouped sums agree within 1e-4 of
+their norm, and with a processor's within 1e-3 where steps feed back on each other, as Adam's do.
 """
 
 import os
@@ -17,6 +17,7 @@ from world.plans import users_of
 from fedrec.algorithms import ALGORITHMS
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.model.state import PrivateState
+from fedrec.training.device import DeviceTables
 from fedrec.training.learner import Learner, OneStep
 from fedrec.training.user_half import Resources
 
@@ -59,8 +60,16 @@ def case(request, users):
     return Party.of(plan, users), plan, near
 
 
-def there(plan, **options):
-    return Learner(plan, N_ITEMS, device=DEVICE, **options)
+def there(plan, memory_mib=512):
+    learner = Learner(
+        plan, N_ITEMS, device=DEVICE, resources=Resources(device_memory_mib=memory_mib)
+    )
+    if DEVICE == "cpu":
+        # What a device changes: blocks of any size, few shapes, and tables that stay there.
+        local = learner.local
+        local.accelerator, local.device_bytes = None, memory_mib << 20
+        local.on_device = DeviceTables(local.device, local.device_bytes // 8)
+    return learner
 
 
 def trained(learner, party, users=None, private=None):
@@ -94,7 +103,7 @@ def test_repeated_and_regrouped_sums_agree(case):
 def test_fewer_users_at_once_change_nothing_but_the_last_bits(case):
     """With one MiB blocks have eight users, and private tables stay on the processor."""
     party, plan, _ = case
-    large, small = there(plan), there(plan, resources=Resources(device_memory_mib=1))
+    large, small = there(plan), there(plan, memory_mib=1)
     one, other = trained(large, party), trained(small, party)
     assert_near(large.server.layout, other.vector, one.vector, AGAIN)
     for name, values in one.private.tensors.items():
