@@ -50,4 +50,5 @@ def test_sizes_follow_from_the_rows(n_rows, sketch, fedals):
         assert found.values == {"algorithm.dim": size}
         assert str(size) in found.reasons[-1]
         assert ("at most the 10 rows" in found.reasons[-1]) is (n_rows == 10)
-    assert ("sketch", {"algorithm.dim": sketch}) in asked
+    # ease is compared with 64 directions or more, however few the rows are.
+    assert ("sketch", {"algorithm.dim": max(64, sketch)}) in asked

@@ -110,16 +110,16 @@ def test_auto_proposes_from_the_datas_shape_and_says_why(
     fedrec, tmp_path, on_validation, monkeypatch
 ):
     data = tmp_path / "interactions.csv"
-    # 40 users, each with the same 30 items: 30 rows, 30 interactions for the mean user.
-    rows = [f"u{user},i{item},{item}" for user in range(40) for item in range(30)]
+    # 40 users, each with the same 12 items: 12 rows, 12 interactions for the mean user.
+    rows = [f"u{user},i{item},{item}" for user in range(40) for item in range(12)]
     data.write_text("\n".join(["user_id,item_id,timestamp", *rows]) + "\n", encoding="utf-8")
     path = tmp_path / "run.toml"
     found = fedrec("init", path, "--auto", data, "--json").json
     assert found["algorithm"] == "sketch"
-    assert "30.0 interactions" in found["reasons"][0]
+    assert "12.0 interactions" in found["reasons"][0]
     text = path.read_text(encoding="utf-8")
-    assert "dim = 16" in text
-    assert "# 30 of 30 items have enough users" in text
+    assert "dim = 8" in text
+    assert "# 12 of 12 items have enough users" in text
     assert found["reasons"][-1] == "Validation has shown it."
     assert load_settings(path, environ={}).client.tail
     accepted = fedrec("init", path, "--auto", data, "--force", "--accept-exposure", "--json").json
