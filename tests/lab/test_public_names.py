@@ -159,7 +159,9 @@ def test_runs_and_comparisons_are_frames(run, comparison):
     assert methods == [row.method for row in comparison.table.rows]
 
 
-def test_a_run_is_saved_compared_and_loaded(run, settings, data, tmp_path):
+def test_a_run_is_saved_compared_and_loaded(run, settings, data, tmp_path, monkeypatch):
+    # Drawing takes most of the time; the next test draws.
+    monkeypatch.setattr("fedrec_lab.reports.html.why_no_figures", lambda: "Without figures.")
     users, items = data
     fewer = settings.model_copy(update={"rounds": settings.rounds.model_copy(update={"total": 1})})
     other = fedrec_lab.simulate(fewer, users=users, catalogue=items)
