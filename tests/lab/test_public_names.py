@@ -114,7 +114,8 @@ def data():
 
 @pytest.fixture(scope="module")
 def settings():
-    values = {"protection.name": "none", "rounds.total": 2, "federation.minimum_item_users": 3}
+    values = {"protection.name": "none", "rounds.total": 2, "algorithm.dim": 8}
+    values |= {"federation.minimum_item_users": 3}
     return load_settings(algorithm="fedals", values=values | {"client.device": "cpu"}, environ={})
 
 
