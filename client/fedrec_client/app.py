@@ -434,7 +434,7 @@ class ClientApp:
             workers=engine_of(client, folder=self._folder),
         )
         # Before training: its results must have room.
-        learner.local.room.make_ready(n_users, learner.server.algorithm.private_widths)
+        learner.local.room.make_ready(n_users, learner.server.algorithm.derived.private_widths)
         self._record_environment(provenance)
         # Before the first task: compiling must not use up a round's deadline or delay Ctrl-C.
         self._stop.aside(learner.warm_up)

@@ -123,19 +123,19 @@ class AlgorithmSuite(ContributionSuite):
         assert shared_values(plan, N_ITEMS) == n_shared
 
     def test_the_seed_alone_decides_the_initial_shared_state(self, party, plan):
-        first = party.algorithm.initial_shared().canonical_bytes()
+        first = party.algorithm.derived.initial_shared().canonical_bytes()
         again = algorithm_of(plan, N_ITEMS)
-        assert again.initial_shared().canonical_bytes() == first
+        assert again.derived.initial_shared().canonical_bytes() == first
         seed = plan.federation.model_copy(update={"seed": plan.federation.seed + 1})
         other = plan.model_copy(update={"federation": seed})
         different = algorithm_of(other, N_ITEMS)
-        drawn = different.initial_shared().canonical_bytes() != first
+        drawn = different.derived.initial_shared().canonical_bytes() != first
         assert drawn is (party.algorithm.name not in WITHOUT_A_DRAW)
 
     def test_a_users_initial_vectors_depend_on_that_user_alone(self, party):
         keys = party.users.user_keys()
         chosen = np.random.default_rng(1).permutation(len(keys))[: len(keys) // 2]
-        some = party.algorithm.initial_private(keys[chosen])
+        some = party.algorithm.derived.initial_private(keys[chosen])
         assert_same(some, rows_of(party.private, chosen))
 
     def test_memory_grows_with_the_items(self, party):

@@ -128,7 +128,7 @@ class ContributionSuite:
         left_out = active[~own_rows[active]]
         kept = made.private.tensors[party.algorithm.kept_scores][:, left_out]
         assert isinstance(party.algorithm, TrainedAlgorithm)
-        start = party.algorithm.start(party.shared, left_out, 0, party.learner.local.device)
+        start = party.algorithm.derived.start(party.shared, left_out, 0, party.learner.local.device)
         own = {name: torch.from_numpy(values) for name, values in made.private.tensors.items()}
         wanted = party.algorithm.untouched_scores(len(party.users), start, own).numpy()
         able = np.diff(party.users.renumbered(np.where(own_rows, 0, -1)).train_indptr) > 0
@@ -174,7 +174,7 @@ class ContributionSuite:
             change, counts = party.rows(vector), party.parts(vector)[1]
             assert set(np.unique(counts)) <= {0, 1}
             held = np.isin(np.arange(N_ITEMS), party.users.train_of(index)) & active
-            if party.algorithm.counts_rows:
+            if party.algorithm.derived.counts_rows:
                 assert (counts[held] == 1).all()
                 assert not change[counts == 0].any()
             else:
@@ -191,7 +191,7 @@ class ContributionSuite:
             counts = party.parts(found.vector)[1]
             changes = party.sums(found.vector).changes
             for tensor in party.learner.server.layout.tensors:
-                counted = tensor.per_item and party.algorithm.counts_rows
+                counted = tensor.per_item and party.algorithm.derived.counts_rows
                 users = counts[:, None] if counted else len(party.users)
                 sums = changes[tensor.name].reshape(N_ITEMS if tensor.per_item else 1, -1)
                 assert (np.abs(sums) <= users * tensor.bound).all()
@@ -257,7 +257,9 @@ class ContributionSuite:
         """Yield every chunk with the result of fitting it."""
         learner = party.learner
         cohort = learner.local.cohort(party.shared, party.users)
-        start = party.algorithm.start(party.shared, cohort.active, ROUND, learner.local.device)
+        start = party.algorithm.derived.start(
+            party.shared, cohort.active, ROUND, learner.local.device
+        )
         sums = empty_sums(learner, party.shared)
         fit = fit_of(party.algorithm, start, sums, learner.local.accelerator)
         for chunk in learner.local.chunks(cohort):

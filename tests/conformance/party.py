@@ -147,7 +147,7 @@ class Party:
     ) -> tuple[SharedState, PrivateState]:
         """Return the version and the private state after a training round of every user."""
         after = self.learner.server.apply("train", number, shared, part.vector)
-        if not self.algorithm.personalises:
+        if not self.algorithm.derived.personalises:
             return after, part.private
         assert part.trained is not None
         trained = TrainedUsers(

@@ -130,7 +130,7 @@ def train_unrounded(
     algorithm = learner.server.algorithm
     assert isinstance(algorithm, TrainedAlgorithm)
     cohort = learner.local.cohort(shared, users)
-    start = algorithm.start(shared, cohort.active, round_id, learner.local.device, dtype)
+    start = algorithm.derived.start(shared, cohort.active, round_id, learner.local.device, dtype)
     trainer = Trainer(algorithm, replace(start, party_key=cohort.party_key))
     sums = UnroundedSums(len(cohort.active))
     after = {name: values.copy() for name, values in private.items()}
@@ -147,10 +147,10 @@ def train_unrounded(
     sums.settle(decaying(algorithm, start), shrinking(algorithm, start), weighed)
     change = sums.tensors(learner, cohort.active)
     counts = np.zeros(learner.server.n_items, dtype=np.int64)
-    if algorithm.counts_rows:
+    if algorithm.derived.counts_rows:
         counts[cohort.active] = sums.counts
     applied = algorithm.apply(shared, MappingProxyType(change), counts, round_id)
-    if algorithm.personalises:
+    if algorithm.derived.personalises:
         applied = personalise(learner, users, shared, applied, after, ~np.isnan(loss), round_id)
     return UnroundedRound(
         change=change,
@@ -178,7 +178,7 @@ def personalise(
     rows = np.nonzero(trained)[0]
     rows = rows[np.argsort(keys[rows])]
     sent = {
-        name: private[own].copy() for name, own in algorithm.sent_from.items() if own in private
+        name: private[own].copy() for name, own in algorithm.sent.sources.items() if own in private
     }
     updates = UserUpdates(
         before,

@@ -268,7 +268,7 @@ def compute(
             widely = held_widely(plan, [*known, np.zeros(N_ITEMS, dtype=np.int64)])
             total = learner.server.travelling.with_rows(played.kind, shared, total, widely)
         before, shared = shared, learner.server.apply(played.kind, drawn, shared, total)
-        if played.kind == "train" and learner.server.algorithm.personalises:
+        if played.kind == "train" and learner.server.algorithm.derived.personalises:
             users = [
                 TrainedUsers(
                     user_keys=parties[number].user_keys(),

@@ -184,6 +184,8 @@ BLOCK_USERS = 8
 
 Fewer than four change bits, and more don't fit into its cache."""
 _CELLS_AT_ONCE = 1 << 20
+_FEW_SAMPLES = 1 << 24
+"""A device trains so many samples in less time than it needs to start another size's operations."""
 _PLACE_BITS = 21
 """A user has fewer than 2^21 samples.
 
@@ -285,8 +287,10 @@ def buckets_of(
 
     Args:
         coarse: the number of items if tables have few sizes: 64 rows, four times as many and so on,
-            and at most those of all items. 0 for the sizes of `padded`.
-        uneven: whether numbers of steps are rounded up to powers of two.
+            and at most those of all items, or a single size for few samples. 0 for the sizes of
+            `padded`.
+        uneven: whether numbers of steps are rounded up to powers of two, or to the largest for few
+            samples.
     """
     n_samples = samples.n_samples
     n_steps = np.ones_like(n_samples) if together else -(-n_samples // batch_size)
@@ -296,6 +300,9 @@ def buckets_of(
         n_rows = np.minimum(most, 4 ** np.maximum(3, np.ceil(np.log2(n_rows) / 2)).astype(np.int64))
     if uneven:
         n_steps = 1 << np.ceil(np.log2(n_steps.clip(min=1))).astype(np.int64)
+    if coarse and n_steps.max(initial=1) * batch_size * len(n_steps) <= _FEW_SAMPLES:
+        n_rows[:] = n_rows.max(initial=0)
+        n_steps[:] = n_steps.max(initial=1) if uneven else n_steps
     order = np.lexsort((n_rows, n_steps))
     sizes = np.stack([n_steps[order], n_rows[order]])
     ends = np.nonzero((sizes[:, 1:] != sizes[:, :-1]).any(0))[0] + 1
@@ -310,7 +317,7 @@ def buckets_of(
                 epochs=epochs,
                 gathers=gathers,
                 together=together,
-                uneven=uneven and int(n_steps[first]) > 2,
+                uneven=uneven and int(n_steps[first]) > 1,
             )
             yield size, there[begin:end]
 

@@ -46,7 +46,7 @@ class BlockUsers:
         self.steps = block.label.new_zeros(len(block.users))
         self.members: torch.Tensor | None = None
         if of.low:
-            self.members = of.algorithm.structure.members(
+            self.members = of.algorithm.sent.structure.members(
                 of.algorithm.shapes.seed,
                 self.start.round,
                 chunk.user_keys.index_select(0, block.users),
@@ -247,7 +247,7 @@ class LowRankRows(Rows):
 
     def begin(self) -> torch.Tensor:
         """Start A at zero."""
-        item, width = self._at.block.item, self._at.of.algorithm.structure.width
+        item, width = self._at.block.item, self._at.of.algorithm.sent.structure.width
         return self._at.block.label.new_zeros((*item.shape, width))
 
     def meant(self, read: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
@@ -258,7 +258,7 @@ class LowRankRows(Rows):
     def decaying(self) -> torch.Tensor:
         """Return the decay's gradient, (Q + A B) B^T."""
         begun = self._at.picked(self._at.of.decaying[self.name])
-        structure = self._at.of.algorithm.structure
+        structure = self._at.of.algorithm.sent.structure
         return (self.values + begun) * (structure.dim / structure.width)
 
     def changed(self) -> torch.Tensor:

@@ -266,7 +266,7 @@ class _PartysUsers(Senders):
         algorithm = server.algorithm
         assert isinstance(algorithm, TrainedAlgorithm)
         self._parties, self._version = parties, version
-        self._own = algorithm.sent_from
+        self._own = algorithm.sent.sources
         self._tensors = {tensor.name: tensor for tensor in algorithm.tensors}
         self._active = server.active_items(version)
         self._whole = len(self._active) == server.n_items

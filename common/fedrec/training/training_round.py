@@ -209,7 +209,7 @@ class TrainingRound:
         }
         structured = {name for name in self.moved if self.parameters[name].structured}
         self.low = structured if start.basis is not None else set()
-        self.sent = {source: name for name, source in algorithm.sent_from.items()}
+        self.sent = {source: name for name, source in algorithm.sent.sources.items()}
         self.apart = {
             name
             for optimiser in self.optimisers

@@ -70,14 +70,16 @@ def test_steps_fall_with_published_rounds_and_not_with_the_rounds_number(users):
         shared, private = learner.server.apply("train", number, shared, part.vector), part.private
     assert rates == pytest.approx([4.0, 4.0 * 0.97, 4.0 * 0.97**2], rel=1e-12)
     assert (shared.trained, shared.number) == (3, 5)
-    start = learner.server.algorithm.start(shared, np.arange(N_ITEMS), 5, torch.device("cpu"))
+    start = learner.server.algorithm.derived.start(
+        shared, np.arange(N_ITEMS), 5, torch.device("cpu")
+    )
     assert start.scalars == {"published": 3.0}
 
 
 def test_what_untouched_rows_shrink_by():
     """By hand: rates 4, 2, 1 and decay .05 leave .8, .8 x .9 and .8 x .9 x .95."""
     learner = learner_of(weight_decay=0.05, batch_decay=0.5, local_epochs=3, batch_size=1000)
-    start = learner.server.algorithm.start(
+    start = learner.server.algorithm.derived.start(
         learner.server.initial_shared(), np.arange(N_ITEMS), 2, torch.device("cpu"), torch.float64
     )
     found = shrinking(learner.server.algorithm, start)
@@ -98,7 +100,7 @@ def test_what_untouched_rows_shrink_by_in_a_subspace():
     update = {"structure": "colr", "rank": 1}
     settings = {"weight_decay": 0.05, "batch_decay": 0.5, "local_epochs": 2, "batch_size": 1000}
     learner = Learner(plan_of(update, tables="shared", dim=2, **settings), N_ITEMS, device="cpu")
-    start = learner.server.algorithm.start(
+    start = learner.server.algorithm.derived.start(
         learner.server.initial_shared(), np.arange(N_ITEMS), 2, torch.device("cpu"), torch.float64
     )
     found = shrinking(learner.server.algorithm, start)["item_embedding"]
@@ -253,7 +255,7 @@ def test_what_noise_is_worth():
         settings=settings, update=UpdateSettings(), n_items=1682, n_rounds=100,
         minimum_item_users=1, minimum_clients=3,
     )  # fmt: skip
-    worth, costs = FedRAP.about.warnings(at)
+    worth, costs = FedRAP.about.advice.warnings(at)
     assert f"epsilon {accounted_epsilon(1.0, 1000, 1e-5):,.0f} at delta 1e-05" in worth
     assert "53,824 random numbers" in costs
 
@@ -265,7 +267,7 @@ def test_a_subspace_in_which_decay_overshoots_is_said():
         update=UpdateSettings(structure="colr", rank=4), n_items=1682, n_rounds=100,
         minimum_item_users=1, minimum_clients=3,
     )  # fmt: skip
-    (said,) = FedRAP.about.warnings(at)
+    (said,) = FedRAP.about.advice.warnings(at)
     assert "2.82843 times as fast" in said
     wider = replace(at, update=UpdateSettings(structure="colr", rank=8))
-    assert FedRAP.about.warnings(wider) == []
+    assert FedRAP.about.advice.warnings(wider) == []

@@ -9,6 +9,7 @@ from conformance.unrounded import UnroundedSums, begin
 from reference.plain_fedmf import batches_of, samples_of
 from world.plans import plan_of, users_of
 
+from fedrec.training import blocks as blocks_module
 from fedrec.training import trainer
 from fedrec.training.blocks import BLOCK_USERS, blocks_of, buckets_of, draw_samples, padded
 from fedrec.training.learner import Learner
@@ -94,6 +95,31 @@ def test_samples_are_those_of_the_plain_twin(users):
         assert samples.count[rows].tolist() == [names.count(name) for name in item.tolist()]
         assert samples.n_rows[place] == len(item)
         assert samples.n_samples[place] == len(expected)
+
+
+@pytest.mark.parametrize(("n_few", "n_sizes"), [(1 << 24, 1), (0, 4)])
+def test_a_device_has_few_sizes_and_users_skip_missing_steps(users, n_few, n_sizes, monkeypatch):
+    monkeypatch.setattr(blocks_module, "_FEW_SAMPLES", n_few)
+    chunk = chunk_of(learner_of(), users, range(N_USERS))
+    samples = draw_samples(chunk, seed=7, round_id=ROUND, negatives_per_positive=4)
+    batch, there = 4 * BATCH, []
+    sizes = dict(
+        buckets_of(samples, batch_size=batch, epochs=1, gathers=True, coarse=N_ITEMS, uneven=True)
+    )
+    assert len(sizes) <= n_sizes
+    for size, own in sizes.items():
+        there += own.tolist()
+        assert (samples.n_rows[own] < size.n_rows).all()
+        (block,) = blocks_of(
+            chunk, samples, own, size, seed=7, round_id=ROUND, dtype=torch.float64,
+            block_users=N_USERS,
+        )  # fmt: skip
+        taken = -(-samples.n_samples[own] // batch)
+        assert taken.max() <= size.n_steps <= 2 * taken.max()
+        live = block.live if size.n_steps > 1 else torch.ones((1, N_USERS))
+        assert live.sum(0)[: len(own)].tolist() == taken.tolist()
+        assert live[0].all()
+    assert sorted(there) == list(range(N_USERS))
 
 
 @pytest.mark.parametrize("gathers", [True, False])
@@ -193,7 +219,7 @@ class Bits:
         learner = self._learner
         chunk = chunk_of(learner, self._users, members)
         active = np.arange(N_ITEMS)
-        start = learner.server.algorithm.start(self._shared, active, ROUND, CPU)
+        start = learner.server.algorithm.derived.start(self._shared, active, ROUND, CPU)
         sums = UnroundedSums(N_ITEMS)
         own = {
             name: torch.from_numpy(values[members]).float()
@@ -252,7 +278,7 @@ def test_places_without_a_user_hand_over_nothing(users, name):
     """A block of one user and seven dummies: one user's rows, no values of any other user."""
     learner = learner_of(name)
     shared, private = begin(learner, users)
-    start = learner.server.algorithm.start(shared, np.arange(N_ITEMS), ROUND, CPU)
+    start = learner.server.algorithm.derived.start(shared, np.arange(N_ITEMS), ROUND, CPU)
     sums = UnroundedSums(N_ITEMS)
     own = {key: torch.from_numpy(values[4:5]).float() for key, values in private.items()}
     chunk = chunk_of(learner, users, np.array([4]))

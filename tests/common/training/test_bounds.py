@@ -229,7 +229,7 @@ def test_a_rank_that_a_client_gives_its_sum_stays_in_the_rows_range():
     algorithm = algorithm_of(plan, 2)
     along = 1000 * np.array([math.cos(math.pi / 8), math.sin(math.pi / 8)])
     change = np.stack([along, [STEPS, STEPS]]).round().astype(np.int64)
-    found, n_clipped = algorithm.compress({"item_embedding": change}, np.array([100, 1]))
+    found, n_clipped = algorithm.sent.compress({"item_embedding": change}, np.array([100, 1]))
     assert found["item_embedding"][1].tolist() == [STEPS, 8]
     assert n_clipped == 1
 

@@ -17,6 +17,7 @@ from world.plans import users_of
 from fedrec.algorithms import ALGORITHMS
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.model.state import PrivateState
+from fedrec.training import blocks
 from fedrec.training.device import DeviceTables
 from fedrec.training.learner import Learner, OneStep
 from fedrec.training.user_half import Resources
@@ -24,7 +25,9 @@ from fedrec.training.user_half import Resources
 pytestmark = pytest.mark.cuda
 
 DEVICE = os.environ.get("FEDREC_DEVICE", "cuda")
-VISIT = {"dim": 5, "local_epochs": 2, "batch_size": 16}
+SMALL = {"batch_size": 4}
+"""Users then have from one to a dozen steps, of which a device's blocks skip those they lack."""
+VISIT = {"dim": 5, "local_epochs": 2, **SMALL}
 OWN = {
     "pfedclr": [{"variant": "af", "gradient_clip": 0.1}],
     "plgc": [
@@ -54,6 +57,8 @@ def users():
 def case(request, users):
     """A party after the counting round, its plan without compiled code, and how near it comes."""
     name, update, own = request.param
+    if "batch_size" in ALGORITHMS[name].settings_type.model_fields and name != "plgc":
+        own = SMALL | own
     plan = plan_of(name, update, algorithm=own, training={"accelerated": False})
     feeds_back = name in FEEDING_BACK or own.get("optimiser") == "adam"
     near = STEPWISE if feeds_back else PROCESSOR
@@ -110,7 +115,9 @@ def test_fewer_users_at_once_change_nothing_but_the_last_bits(case):
         np.testing.assert_allclose(other.private.tensors[name], values, rtol=1e-3, atol=1e-4)
 
 
-def test_the_processor_comes_to_the_same(case):
+@pytest.mark.parametrize("n_few", [1 << 24, 0], ids=["one size", "some sizes"])
+def test_the_processor_comes_to_the_same(case, n_few, monkeypatch):
+    monkeypatch.setattr(blocks, "_FEW_SAMPLES", n_few)
     party, plan, near = case
     learner = there(plan)
     here = party.learner.contribute("train", 5, party.shared, party.users, party.private)
