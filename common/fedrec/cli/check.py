@@ -163,7 +163,7 @@ def check(
     ray_seconds = ray_price(loaded.settings, n_users, active or n_items)
     warnings += ray_warnings(ray_seconds)
     privacy = privacy_price(plan, n_items)
-    warnings += privacy_warnings(plan, n_users)
+    warnings += privacy_warnings(plan, n_users, clients)
     n_expected = n_users if users is not None and not _is_one_party(loaded.settings) else 0
     proposal = noise_proposal(plan, n_items, n_expected or plan.privacy.expected_users)
     refusals = list(_refusals(loaded.settings, users, catalogue, clients, accept_exposure))

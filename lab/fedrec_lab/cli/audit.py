@@ -160,6 +160,12 @@ def _one_after_the_other(found: dict[str, Result]) -> Iterator[str | TextTable]:
         yield from part.text
 
 
+_GAUSSIAN_ONLY = (
+    "They assume that the noise is Gaussian, as it is planned. Noise of another shape could give "
+    "away more than they show."
+)
+
+
 def _noise(settings: Settings, trials: int) -> Result:
     from fedrec_lab.audit.dp import audit_noise
 
@@ -186,6 +192,7 @@ def _noise(settings: Settings, trials: int) -> Result:
             f"\nThe attacked value, in clips: {report.present:.3f} with the canary, "
             f"{report.absent:.3f} without. The noise is {report.deviation:.3f}. All bounds "
             f"together hold with confidence {report.confidence:.0%}.",
+            *((_GAUSSIAN_ONLY,) if report.assumes_gaussian else ()),
         ),
         exit_code=0 if report.holds else BROKEN,
     )

@@ -193,6 +193,7 @@ def evaluate(
     from fedrec.environment import provenance_of
     from fedrec.extras import require
     from fedrec.plan.layout import training_modules
+    from fedrec.plan.privacy import few_clients_warnings
     from fedrec.settings.validation import load_settings
     from fedrec_lab.comparison.comparing import compare
     from fedrec_lab.comparison.list_measurement import ListMeasurement
@@ -222,8 +223,8 @@ def evaluate(
         settings.data, reader="an evaluation", tell=echo_note, divide=division
     )
     asked, by_cells, unused = read_cells(settings, cells, clients)
-    if unused:
-        typer.echo(f"warning: {unused}", err=True)
+    for warning in (*few_clients_warnings(settings.plan, clients), *filter(None, (unused,))):
+        typer.echo(f"warning: {warning}", err=True)
     silos = references or settings.client.tail
     n_clients = asked or (settings.rounds.minimum_clients if silos else 1)
     rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)

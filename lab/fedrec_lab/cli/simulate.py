@@ -111,9 +111,7 @@ def run_seeds(
     name = settings.federation.name
     users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
     check_tail(settings, len(users), n_clients)
-    rows = None
-    if cells:
-        rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=cells)
+    rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=cells)
     folders = {}
     for seed, own in settings_of_seeds(settings, seeds).items():
         run = RunFolder.create(settings.output.runs, f"{name}-seed-{seed}")
@@ -274,6 +272,7 @@ def simulate(
     from fedrec.plan.algorithm import algorithm_warnings
     from fedrec.plan.exposure import check_exposure
     from fedrec.plan.layout import protection_modules, training_modules
+    from fedrec.plan.privacy import few_clients_warnings
     from fedrec.settings.validation import load_settings
     from fedrec.updates import UPDATES
     from fedrec_lab.comparison.measurement import further_protocols
@@ -295,6 +294,7 @@ def simulate(
     for warning in (
         *algorithm_warnings(chosen),
         *UPDATES[chosen.update.structure].warnings(chosen.update),
+        *few_clients_warnings(chosen, clients),
         *filter(None, (why_no_figures(),)),
     ):
         typer.echo(f"warning: {warning}", err=True)

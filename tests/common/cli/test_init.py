@@ -118,7 +118,7 @@ def test_auto_proposes_from_the_datas_shape_and_says_why(
     assert found["algorithm"] == "sketch"
     assert "12.0 interactions" in found["reasons"][0]
     text = path.read_text(encoding="utf-8")
-    assert "dim = 64" in text
+    assert "dim = 8" in text
     assert "# 12 of 12 items have enough users" in text
     assert found["reasons"][-1] == "Validation has shown it."
     assert load_settings(path, environ={}).client.tail
