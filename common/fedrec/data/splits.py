@@ -19,10 +19,13 @@ from fedrec.data.catalogue import Catalogue
 from fedrec.data.interactions import Interactions, encode_ids, recency_keys
 from fedrec.errors import DataError
 from fedrec.ids import UserId
+from fedrec.model.tables import give_back
 from fedrec.showing import bars, html_table
 
 NO_ITEM = -1
 """Marks a missing validation or test item, for users with fewer than 3 interactions."""
+
+_ITEMS_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,7 +38,8 @@ class UserSplit:
         user_ids: n_users ids.
         train_indptr: int64 of shape (n_users + 1,). User u's training items are
             ``train_items[train_indptr[u]:train_indptr[u + 1]]``, ascending.
-        train_items: int64 of shape (n_train,).
+        train_items: int64 of shape (n_train,). An array of a smaller type that is mapped from a
+            file works as well in rounds, which read the users in parts.
         validation_items: int64 of shape (n_users,), `NO_ITEM` if there is none.
         test_items: int64 of shape (n_users,), `NO_ITEM` if there is none.
     """
@@ -89,6 +93,15 @@ class UserSplit:
     def train_of(self, user_index: int) -> NDArray[np.int64]:
         """Return one user's training items, ascending."""
         return self.train_items[self.train_indptr[user_index] : self.train_indptr[user_index + 1]]
+
+    def item_counts(self, n_items: int) -> NDArray[np.int64]:
+        """Return the number of users that train on each item, int64 (n_items,)."""
+        found = np.zeros(n_items, dtype=np.int64)
+        for begin in range(0, self.n_train, _ITEMS_AT_ONCE):
+            part = self.train_items[begin : begin + _ITEMS_AT_ONCE]
+            found += np.bincount(part, minlength=n_items)
+            give_back(self.train_items)
+        return found
 
     def select(self, user_index: NDArray[np.int64]) -> UserSplit:
         """Return the split of some users, in the order given.

@@ -140,9 +140,7 @@ class Evaluator:
             )
             return Evaluator(exact).train_alone(shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        own = half.cohort(shared, users).item_counts(half.server.n_items)[
-            half.server.active_items(shared)
-        ]
+        own = users.item_counts(half.server.n_items)[half.server.active_items(shared)]
         for number in range(1, half.server.plan.rounds.total + 1):
             found = train_locally(half, number, shared, users, private)
             changes = found.changes | self.graded(shared, users, private)

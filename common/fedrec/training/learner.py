@@ -198,7 +198,7 @@ class Learner:
         n_clipped, trained = 0, None
         exact = self.server.layout.mechanism is None
         if kind == "count" and exact:
-            counts = np.bincount(users.train_items, minlength=self.server.n_items).astype(np.int64)
+            counts = users.item_counts(self.server.n_items)
             if own_rows is not None:
                 counts[~own_rows] = 0
         elif kind != "count":

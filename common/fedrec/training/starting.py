@@ -46,7 +46,7 @@ def check_start(
     check_data(plan, users, n_items, also)
     if holders is None:
         # The federation's count round finds the same holders.
-        holders = np.bincount(users.train_items, minlength=n_items).astype(np.int64)
+        holders = users.item_counts(n_items)
     rows = ActiveRows.of(plan, n_items, holders)
     rows.check(plan)
     Layout.of(plan, rows.n_rows, n_items)

@@ -225,7 +225,7 @@ def counted_holders(
     """
     least = settings.client.minimum_own_item_users
     if least == 1:
-        return np.bincount(users.train_items, minlength=n_items).astype(np.int64)
+        return users.item_counts(n_items)
     total = np.zeros(n_items, dtype=np.int64)
     for group in _groups(users, n_clients):
         if len(group):
