@@ -146,7 +146,7 @@ class Evaluator:
             changes = found.changes | self.graded(shared, users, private)
             aggregate = half.server.travelling.pack("train", shared, changes, found.counts, metrics)
             # The published counts cover all users of the federation.
-            counts = found.counts if half.server.algorithm.counts_rows else own
+            counts = found.counts if half.server.algorithm.derived.counts_rows else own
             change = half.server.travelling.change("train", shared, aggregate)
             shared = half.server.moved(number, shared, change, counts)
             private = found.private
