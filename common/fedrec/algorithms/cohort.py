@@ -107,6 +107,17 @@ def _rows_of(
 
 
 _USERS_AT_ONCE = 1 << 14
+_ITEMS_AT_ONCE = 1 << 22
+
+
+def item_counts(users: UserSplit, n_items: int) -> NDArray[np.int64]:
+    """Return the number of users that train on each item, int64 (n_items,)."""
+    found = np.zeros(n_items, dtype=np.int64)
+    for begin in range(0, users.n_train, _ITEMS_AT_ONCE):
+        part = users.train_items[begin : begin + _ITEMS_AT_ONCE]
+        found += np.bincount(part, minlength=n_items)
+        give_back(users.train_items)
+    return found
 
 
 def _compress(

@@ -19,13 +19,10 @@ from fedrec.data.catalogue import Catalogue
 from fedrec.data.interactions import Interactions, encode_ids, recency_keys
 from fedrec.errors import DataError
 from fedrec.ids import UserId
-from fedrec.model.tables import give_back
 from fedrec.showing import bars, html_table
 
 NO_ITEM = -1
 """Marks a missing validation or test item, for users with fewer than 3 interactions."""
-
-_ITEMS_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -93,15 +90,6 @@ class UserSplit:
     def train_of(self, user_index: int) -> NDArray[np.int64]:
         """Return one user's training items, ascending."""
         return self.train_items[self.train_indptr[user_index] : self.train_indptr[user_index + 1]]
-
-    def item_counts(self, n_items: int) -> NDArray[np.int64]:
-        """Return the number of users that train on each item, int64 (n_items,)."""
-        found = np.zeros(n_items, dtype=np.int64)
-        for begin in range(0, self.n_train, _ITEMS_AT_ONCE):
-            part = self.train_items[begin : begin + _ITEMS_AT_ONCE]
-            found += np.bincount(part, minlength=n_items)
-            give_back(self.train_items)
-        return found
 
     def select(self, user_index: NDArray[np.int64]) -> UserSplit:
         """Return the split of some users, in the order given.

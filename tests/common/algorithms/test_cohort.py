@@ -11,8 +11,7 @@ import torch
 from world.plans import users_of
 
 from fedrec.algorithms import cohort
-from fedrec.algorithms.cohort import Cohort
-from fedrec.data import splits
+from fedrec.algorithms.cohort import Cohort, item_counts
 from fedrec.data.splits import UserSplit
 
 
@@ -25,8 +24,8 @@ def test_parts_of_users_make_the_tables_of_all_at_once(paper, mapped, monkeypatc
         users.train_items.astype(np.int32).tofile(tmp_path / "items")
         items = np.memmap(tmp_path / "items", dtype=np.int32, mode="r")
         users = replace(users, train_items=items)
-    monkeypatch.setattr(splits, "_ITEMS_AT_ONCE", 7)
-    assert users.item_counts(60).tolist() == counts
+    monkeypatch.setattr(cohort, "_ITEMS_AT_ONCE", 7)
+    assert item_counts(users, 60).tolist() == counts
     active = np.arange(0, 60, 2)
     monkeypatch.setattr(cohort, "_USERS_AT_ONCE", 7)
     tables = Cohort(
