@@ -53,6 +53,7 @@ test-fast: setup
 
 test-more: setup
 	$(PYTEST) -m 'long and not cuda' || $(call AGAIN,-m 'long and not cuda')
+	FEDREC_DEVICE=cpu $(PYTEST) -m cuda tests/common/training/test_cuda.py
 
 # Of the fast part, in this process's own tests: what only other processes run shows as missing.
 coverage: setup

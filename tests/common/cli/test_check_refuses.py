@@ -30,12 +30,9 @@ REFUSED: dict[str, tuple[str, ...]] = {
 
 
 @pytest.fixture
-def settings_file(fedrec, tmp_path, interactions_file):
-    path = tmp_path / "run.toml"
+def settings_file(settings_file, tmp_path):
     Catalogue.of(["i00", "i01"]).save(tmp_path / "small.csv")
-    start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
-    assert fedrec(*start).code == 0
-    return path
+    return settings_file
 
 
 @pytest.fixture

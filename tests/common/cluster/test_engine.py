@@ -135,8 +135,8 @@ def test_tables_are_sent_once_and_the_cluster_is_left(plan_of, play, cluster):
     play(learner, (2,))
     # All that the first round also sent are the tables, at most once.
     tables = first - (cluster.n_bytes - first)
-    held = learner.local._cohorts[True].value.tables
-    assert held.positives.nbytes < tables < 3 * held.positives.nbytes
+    once = sum(len(one.raw) for one in executor._kept[learner.local._cohorts[True].value].values())
+    assert once < tables < 3 * once
     executor.close()
     assert cluster.killed == 4 and not cluster.connected
     # A program that had joined the cluster itself stays in it.
