@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
@@ -37,10 +37,8 @@ from fedrec.algorithms.declarations import AlgorithmSettings, UpdateTensor
 from fedrec.algorithms.folding import FOLDING_PULL, fold_in_vector
 from fedrec.algorithms.individual import shown_tensors
 from fedrec.algorithms.optimisers import Phase
-from fedrec.algorithms.sent import MOST_SAMPLES as MOST_SAMPLES
 from fedrec.algorithms.sent import Sent
 from fedrec.errors import SettingsError
-from fedrec.updates import Compressed, UpdateStructure
 
 if TYPE_CHECKING:
     import torch
@@ -177,21 +175,6 @@ class TrainedAlgorithm(Algorithm):
         phases = self.phases(self.derived.initial_scalars)
         optimisers = [optimiser for phase in phases for optimiser in phase.optimisers]
         return Sent(self.parameters, optimisers, self.shapes)
-
-    @property
-    def structure(self) -> UpdateStructure:
-        """The update structure of the rows that it may replace."""
-        return self.sent.structure
-
-    @property
-    def compression(self) -> Compressed | None:
-        """The structure, if it compresses trained rows."""
-        return self.sent.compression
-
-    @property
-    def divisors(self) -> Set[str]:
-        """The divisors of sums, as values of `Parameter.mean`."""
-        return self.sent.divisors
 
     @cached_property
     def tensors(self) -> tuple[UpdateTensor, ...]:

@@ -15,7 +15,7 @@ import torch
 from fedrec.algorithms.batch import Batch, Values, length, wide
 from fedrec.algorithms.cohort import BlockChange, idle_change
 from fedrec.algorithms.optimisers import SMALL, Adam, Gradient, Optimiser, Phase, Sgd
-from fedrec.algorithms.trained import MOST_SAMPLES
+from fedrec.algorithms.sent import MOST_SAMPLES
 from fedrec.training.blocks import Block
 from fedrec.training.held import BlockUsers, Held, LowRankRows, OwnRows, Rows, held
 from fedrec.training.training_round import TrainingRound, step_adam, step_counted_adam
@@ -137,7 +137,7 @@ class TrainedBlock:
             own.add(gradient, 1.0, at.index)
             return
         low = isinstance(own, LowRankRows)
-        rate = by.rates[own.name] * (self._algorithm.structure.gradient_scale if low else 1.0)
+        rate = by.rates[own.name] * (self._algorithm.sent.structure.gradient_scale if low else 1.0)
         toward = by.toward if isinstance(by, Sgd) else {}
         if by.decay and (not toward or own.name in toward):
             shrinks = wide(by.decay * at.live, own.values)
@@ -223,7 +223,7 @@ class TrainedBlock:
             private: the chunk's private tensors after `keep`.
         """
         of, algorithm, at = self._of, self._algorithm, self._at
-        own, compression = slice(self._block.n_users), algorithm.compression
+        own, compression = slice(self._block.n_users), algorithm.sent.compression
         item, label = self._block.item[own], self._block.label
         rows: Tensors = {}
         tables: Tensors = {}
@@ -250,7 +250,7 @@ class TrainedBlock:
                 idle[name] = idle_change(begun, of.shrinking[name].index_select(0, steps))
         samples = samples.index_select(0, at.users)
         weight = {}
-        if "samples" in algorithm.divisors:
+        if "samples" in algorithm.sent.divisors:
             samples = samples.clamp(max=MOST_SAMPLES)
             weight = {
                 name: samples
@@ -258,9 +258,9 @@ class TrainedBlock:
                 if of.parameters[name].mean == "samples"
             }
             whole["samples"] = samples[:, None].to(label.dtype)
-        if "users" in algorithm.divisors:
+        if "users" in algorithm.sent.divisors:
             whole["users"] = torch.ones_like(samples)[:, None].to(label.dtype)
-        if at.members is not None and algorithm.structure.counts_entries:
+        if at.members is not None and algorithm.sent.structure.counts_entries:
             rows["entries"] = at.members[own, None].to(label.dtype).expand(*item.shape, -1)
         if tables:
             item, rows = of.own.over_all_items(item, rows)
