@@ -46,6 +46,12 @@ def test_it_can_only_be_opened_where_there_is_a_run(run, tmp_path):
         RunFolder.open(run.path)
     run.write_environment()
     assert RunFolder.open(run.path).path == run.path
+    # A killed run has its checkpoint alone.
+    (tmp_path / "killed" / "checkpoint").mkdir(parents=True)
+    with pytest.raises(DataError):
+        RunFolder.open(tmp_path / "killed")
+    (tmp_path / "killed" / "checkpoint" / "checkpoint.json").touch()
+    assert RunFolder.open(tmp_path / "killed").path == tmp_path / "killed"
 
 
 def test_an_unwritable_place_is_an_error_with_a_remedy(tmp_path):
