@@ -197,12 +197,12 @@ def test_the_ledger_says_that_indices_were_read(rounds):
     assert "index" not in alone
 
 
-@pytest.mark.parametrize(("name", "said"), [("ckks", True), ("bfv", False), ("paillier", False)])
-def test_the_ledger_says_what_sums_without_tags_rest_on(rounds, name, said):
+@pytest.mark.parametrize(("name", "note"), [("ckks", True), ("bfv", False), ("paillier", False)])
+def test_the_ledger_says_what_sums_without_tags_rest_on(rounds, name, note):
     plan = Settings.model_validate({"protection": {"name": name, "key_holder": "authority"}}).plan
     _, where = ledger_of(plan, rounds, simulated=False).statements
     assert "key authority alone holds the secret key" in where
-    assert ("negated or multiplied ciphertexts of others" in where) is said
+    assert ("negated or multiplied ciphertexts of others" in where) is note
     assert trust_statement(plan) == where
 
 
