@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +31,6 @@ from fedrec_client.state.private_store import PrivateStore
 N_ITEMS = 24
 ITEMS = tuple(ItemId(f"item {row}") for row in range(N_ITEMS))
 EXACT = ("ease", "fedals", "sketch")
-Histories = Mapping[str, Sequence[int]]
 
 
 def users_of(histories):
@@ -138,9 +136,9 @@ def test_count_again_one_new_user(tmp_path, name):
     # One came, one has a longer history.
     after = {**before, **people(14, 15)}
     after["user 03"] = [*after["user 03"], 20]
-    with capture_logs() as told:
+    with capture_logs() as seen:
         assert client.counts(after) == counts_of(before)
-    (line,) = [entry for entry in told if entry["event"] == "former counts apply"]
+    (line,) = [entry for entry in seen if entry["event"] == "former counts apply"]
     assert (line["users_that_differ"], line["needed"]) == (2, 10)
     # What is drawn anew in every round is of today's users.
     assert np.array_equal(client.sends("train", after), trained) == (name in EXACT)
