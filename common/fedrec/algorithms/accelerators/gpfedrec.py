@@ -135,8 +135,7 @@ def fit(
     sizes = [values[0].numel() for values in layers.values()]
     for values, part in zip(layers.values(), networks.split(sizes, 1), strict=True):
         values.copy_(part.view_as(values))
-    # Received tables stay as they are.
-    return found.result({name: values for name, values in private.items() if name != RECEIVED})
+    return found.result(private)
 
 
 @njit(**COMPILED)
