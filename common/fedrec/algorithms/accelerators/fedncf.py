@@ -147,7 +147,7 @@ def fit(
     return found.result({"user_embedding": torch.from_numpy(users.vectors)})
 
 
-class Rates(NamedTuple):
+class NetworkRates(NamedTuple):
     """Step sizes, and the share that weight decay removes in a minibatch, float32."""
 
     network: np.float32
@@ -433,7 +433,7 @@ def _train_part(part, parts, users, common, change, counts, network_change, loss
     scale, bound = np.float32(common.scale), np.float32(common.bound)
     network_scale = np.float32(common.network_scale)
     network_bound = np.float32(common.network_bound)
-    rates = Rates(
+    rates = NetworkRates(
         np.float32(common.rate),
         np.float32(common.user_rate),
         np.float32(common.item_rate),

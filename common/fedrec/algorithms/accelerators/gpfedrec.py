@@ -25,7 +25,7 @@ from fedrec.algorithms.accelerators.compiled import (
 )
 from fedrec.algorithms.accelerators.fedncf import (
     BLOCK,
-    Rates,
+    NetworkRates,
     open_layers,
     score_block,
     take,
@@ -78,7 +78,7 @@ class GPFedRecRound(NamedTuple):
 
     items: NDArray[np.float32]
     active: NDArray[np.int64]
-    rates: Rates
+    rates: NetworkRates
     shrunk: NDArray[np.float32]
     epochs: int
     batch_size: int
@@ -116,7 +116,7 @@ def fit(
     common = GPFedRecRound(
         items=start.shared["item_embedding"].numpy(),
         active=start.active.numpy(),
-        rates=Rates(
+        rates=NetworkRates(
             *map(np.float32, (rate, rate * settings.user_rate_scale, algorithm.item_rate)),
             *map(np.float32, (0.0, 0.0, algorithm.item_rate * algorithm.decay)),
         ),
