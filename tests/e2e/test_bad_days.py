@@ -7,7 +7,6 @@ root can't make anything.
 import shutil
 import signal
 import socket
-from collections.abc import Callable
 from contextlib import contextmanager
 
 import pytest
@@ -16,16 +15,9 @@ from world.kits import Command, Kits, commands, events_of, fedrec, wait_for_even
 from fedrec.data import generate
 from fedrec.data.writing import write_interactions
 
-Start = Callable[..., Command]
 OLDER = "import fedrec.wire.messages as messages; messages.PROTOCOL_VERSION = '7.0'"
 WAITING, JOINED = "waiting_to_join", "joined"
 FINISHED = "all rounds are published"
-
-
-@pytest.fixture
-def start():
-    with commands() as started:
-        yield started
 
 
 def finished(*clients):
@@ -59,7 +51,7 @@ def test_a_coordinator_that_is_killed_while_clients_enrol(tmp_path, start):
     clients = [kits.client("a")]
     clients[0].wait_for(WAITING)
     first.kill()
-    # It applies to nobody, and its patience is no error.
+    # It has nowhere to apply, and its patience is no error.
     clients.append(kits.client("b"))
     clients[1].wait_for("unreachable")
     second = kits.coordinator("second")
@@ -80,7 +72,7 @@ def test_a_coordinator_that_is_killed_while_clients_enrol(tmp_path, start):
 
 @pytest.mark.long
 def test_a_kit_that_is_started_twice_and_one_that_was_copied(tmp_path, start):
-    """The second of each is told; the first goes on, and nobody's data is counted twice."""
+    """The second of each is told; the first goes on, and no client's data is counted twice."""
     kits = Kits(tmp_path, start)
     clients = kits.path / "clients"
     shutil.copytree(clients / "a", clients / "copy")
@@ -229,7 +221,7 @@ def test_clocks_that_are_off_by_an_hour(tmp_path, start):
 @pytest.mark.slow
 @pytest.mark.long
 def test_an_authority_whose_clock_is_ahead_while_it_admits(tmp_path, start):
-    """What it dated is good for nobody as yet; once its clock is right, another epoch mends it."""
+    """What it dated is not valid yet; once its clock is right, another epoch mends it."""
     kits = Kits(tmp_path, start)
     kits.coordinator()
     clients = [kits.client(name) for name in "abc"]
@@ -275,7 +267,6 @@ def test_clocks_that_are_off_by_days(tmp_path, start):
 
 NOWHERE = "/sys/kernel"
 GARBAGE = bytes(range(256)) * 40
-Fedrec = Callable[..., str]
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conformance.protection_suite import Party, make_party, random_vectors
-from numpy.typing import NDArray
 from scenarios.support.key_recovery import coefficients, recover_key, transform
 from world.plans import plan_of
 
@@ -21,7 +20,6 @@ from fedrec.protection.ciphertext_blocks import ResidueLayout, Residues
 from fedrec.protection.lattice import BlockMember
 
 N_CLIENTS = 20
-Floats = NDArray[np.float64]
 
 
 def spec_of():
@@ -57,7 +55,7 @@ class Round:
         return first * self.scale, second * self.scale
 
     def revealed(self):
-        """Return the integers of `reveal`, with the counters that everybody knows, as slots."""
+        """Return the integers of `reveal`, with the counters that every client knows, as slots."""
         found = self.party.member.reveal(self.total, N_CLIENTS)
         first, second = found.reshape(2, -1) * self.scale
         counter = N_CLIENTS * self.scale

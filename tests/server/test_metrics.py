@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import urllib.request
-from collections.abc import Callable
 
 import pytest
 from prometheus_client.exposition import generate_latest
@@ -19,8 +18,6 @@ from fedrec.settings.schema import CoordinatorSettings
 from fedrec_server.app import Coordinator
 from fedrec_server.metrics import CoordinatorMetrics
 from fedrec_server.run.figures import ModelQuality
-
-Value = Callable[..., float | None]
 
 
 def watched(engine, folder):
@@ -121,7 +118,7 @@ async def test_refused_calls_are_counted_by_code(tmp_path):
         assert value("fedrec_updates_total", outcome="refused") == 1
 
 
-async def test_no_label_and_no_line_names_anybody(tmp_path):
+async def test_no_label_and_no_line_names_any_client(tmp_path):
     bench, clock = Bench.of(3), FakeClock()
 
     async with running(bench, tmp_path, clock=clock) as engine:

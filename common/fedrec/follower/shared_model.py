@@ -139,7 +139,7 @@ class SharedModel:
 
     def is_personal(self, kind: RoundKind) -> bool:
         """Return whether the server computes models for single clients in rounds of a kind."""
-        return kind == "train" and self._half.algorithm.personalises
+        return kind == "train" and self._half.algorithm.derived.personalises
 
     def counts(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the counts that an aggregate has for the items it covers."""
@@ -201,7 +201,7 @@ class SharedModel:
         if sums.abstained >= least and not sums.participants:
             raise TrainingError(
                 f"Training diverged at all {sums.abstained} clients of round {round_id}.",
-                remedy=self._half.algorithm.about.divergence_remedy,
+                remedy=self._half.algorithm.about.advice.divergence_remedy,
             )
 
     def adopt(

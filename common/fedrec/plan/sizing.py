@@ -67,8 +67,8 @@ def sizes(
     kept = n_rounds if every else min(n_rounds, KEPT_SUMS)
     # Of each client's own model, the coordinator keeps the last one, and the next while it is made.
     own = own_model_bytes(plan, facts["n_rows"])
-    rule = rule_bytes(n_clients, own) if algorithm.personalises else 0
-    tables = table_bytes(own_users, algorithm.private_widths)
+    rule = rule_bytes(n_clients, own) if algorithm.derived.personalises else 0
+    tables = table_bytes(own_users, algorithm.derived.private_widths)
     # A round's scores, and three versions of the tables with the trainer's copy.
     limit = memory_mib << 20
     work = min(20 * own_users * n_items, limit) + min(4 * tables, limit)

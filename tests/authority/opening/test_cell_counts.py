@@ -15,11 +15,12 @@ from world.fake_authority import (
     AuthorityWorld,
     CountedWorld,
     added,
+    killed_when_opened,
     refused,
     state_of,
 )
 from world.fake_federation import FakeRound
-from world.fake_link import KeyWatch, Killed
+from world.fake_link import Killed
 from world.fake_parties import N_ITEMS
 
 from fedrec.errors import RefusedError
@@ -56,7 +57,7 @@ def test_without_the_rule_one_member_has_a_rare_item_trained(tmp_path, monkeypat
 
 
 def test_one_member_alone_cannot(tmp_path, key):
-    """Its count is not in the published total either, so that nobody's rows would cover it."""
+    """Its count is not in the published total either, so that no client's rows would cover it."""
     world = CountedWorld(tmp_path, liars=(8,))
     found = world.counts()
     assert found[RARE] == 0 and found[APART] == 12
@@ -184,14 +185,14 @@ def test_a_guest_adds_no_holders(tmp_path, key, is_guarded, monkeypatch):
         assert world.kept_counts()["1"][RARE] == 1
 
 
-def everybody(world, number):
+def all_clients(world, number):
     return [one.public for one in (world.identity, *world.puppets[:number])]
 
 
 def test_a_cell_that_joined_after_the_count_adds_nothing(tmp_path, key):
     """Until a round counts it; alone with it no other cell has a sum."""
     world = CountedWorld(tmp_path, n_puppets=12)
-    world.epoch = world.make_epoch(members=everybody(world, 9))
+    world.epoch = world.make_epoch(members=all_clients(world, 9))
     world.counts()
     # It takes the published count in before the roster changes.
     world.run_revealer(Wait)
@@ -211,20 +212,12 @@ def test_a_cell_that_joined_after_the_count_adds_nothing(tmp_path, key):
 
 
 @pytest.mark.parametrize("opened", [1, 2, 3])
-def test_killed_while_it_counts_cells(tmp_path, key, opened, monkeypatch):
+def test_killed_while_it_counts_cells(tmp_path, key, opened):
     """Each sum was noted before the key was used: it opens the same ones again and no other."""
-    world, reveal = CountedWorld(tmp_path, liars=(8,)), KeyWatch.reveal
-
-    def killed(watch, total, n_summands, names=None):
-        if len(watch.opened) == opened:
-            raise Killed
-        return reveal(watch, total, n_summands, names)
-
-    monkeypatch.setattr(KeyWatch, "reveal", killed)
+    world = CountedWorld(tmp_path, liars=(8,))
     round_ = world.open(1, "count")
-    with pytest.raises(Killed):
+    with killed_when_opened(opened):
         world.ask(round_)
-    monkeypatch.setattr(KeyWatch, "reveal", reveal)
     (noted,) = state_of(world).revealed
     assert [(one.cell, one.core) for one in noted.cells] == [(n + 1, True) for n in range(opened)]
     assert state_of(world).cell_counts is None
@@ -288,8 +281,8 @@ def test_a_backup_keeps_the_counts(tmp_path, monkeypatch):
         assert store.read(kept) == before.read(kept)
 
 
-def test_one_cell_has_nobody_to_hide_rows_from(tmp_path, key):
-    """Where the roster has one cell, everybody's users are counted together."""
+def test_one_cell_has_no_other_to_hide_rows_from(tmp_path, key):
+    """Where the roster has one cell, every client's users are counted together."""
     world = CountedWorld(tmp_path, n_puppets=3)
     found = world.counts(1, 0, 1, 2)
     assert found[RARE] == 1 < LEAST and found[APART] == 6

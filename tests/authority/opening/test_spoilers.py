@@ -17,10 +17,11 @@ from world.fake_authority import (
     audited,
     check_published_over,
     inflated_row,
+    killed_when_opened,
     spoilt,
     state_of,
 )
-from world.fake_link import KeyWatch, Killed, put_watch
+from world.fake_link import Killed, put_watch
 
 from fedrec.identity.authority import ROSTERS_FOLDER
 from fedrec.identity.document import write_public
@@ -255,7 +256,7 @@ def test_where_all_cells_are_needed_nothing_is_taken_apart(tmp_path, key, monkey
 
 
 def test_too_few_are_left(tmp_path, key, monkeypatch):
-    """One cell could be spared, two cannot: nobody is paused, and the round is given up."""
+    """One cell could be spared, two cannot: no client is paused, and the round is given up."""
     world = AuthorityWorld(tmp_path, n_puppets=9, rounds={"minimum_clients": 6}, **PLAN)
     spoilt(world, inflated_row, monkeypatch, 0, 8)
     round_ = world.honest_round()
@@ -276,7 +277,7 @@ def test_a_contribution_that_cannot_be_added(tmp_path, key):
     assert key.opened == [added(world, round_, 0, 1, 2)]
 
 
-def test_other_bytes_than_the_signed_ones_blame_nobody(tmp_path, key):
+def test_other_bytes_than_the_signed_ones_blame_no_cell(tmp_path, key):
     """The coordinator alone can send them: it must not be able to bring a cell into that."""
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     round_ = world.honest_round()
@@ -305,7 +306,7 @@ def test_above_the_limit_it_adds_up_itself_what_a_member_tagged_wrongly(tmp_path
     assert audited(world) == [("cell_paused", "wrong_tags")]
 
 
-def test_above_the_limit_a_forged_sum_blames_nobody(tmp_path, key):
+def test_above_the_limit_a_forged_sum_blames_no_cell(tmp_path, key):
     """Every cell is fit: it was the coordinator."""
     world = AuthorityWorld(tmp_path, n_puppets=6, **TAGGED)
     round_ = world.honest_round()
@@ -324,19 +325,10 @@ def test_killed_between_noting_and_opening(tmp_path, opened, monkeypatch):
     spoilt(world, inflated_row, monkeypatch, 5)
     round_ = world.honest_round()
     cells = [added(world, round_, 0, 1, 2), added(world, round_, 3, 4, 5)]
-    reveal = KeyWatch.reveal
-
-    def killed(watch, total, n_summands, names=None):
-        if len(watch.opened) == opened:
-            raise Killed
-        return reveal(watch, total, n_summands, names)
-
-    monkeypatch.setattr(KeyWatch, "reveal", killed)
-    with pytest.raises(Killed):
+    with killed_when_opened(opened):
         world.run_revealer(lambda: world.reveal(round_))
     (noted,) = state_of(world).revealed
     assert [one.cell for one in noted.cells] == [1, 2][:opened]
-    monkeypatch.setattr(KeyWatch, "reveal", reveal)
     world.run_revealer(lambda: world.reveal(round_))
     check_published_over(world, round_, (2,), 0, 1, 2)
     assert set(key.opened) == {world.total(round_), *cells}
@@ -345,7 +337,7 @@ def test_killed_between_noting_and_opening(tmp_path, opened, monkeypatch):
 
 
 def test_killed_between_the_pause_and_the_word(tmp_path, key, monkeypatch):
-    """What is paused is on disk before anybody hears of it; another list is refused for good."""
+    """What is paused is on disk before it is announced; another list is refused for good."""
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     spoilt(world, inflated_row, monkeypatch, 5)
     round_ = world.honest_round()

@@ -91,7 +91,7 @@ def test_rows_that_a_reader_chooses_change_nothing_of_the_bound(monkeypatch):
     monkeypatch.setattr(noisy_pairs, "MOST_ROWS", 5)
     learner = learner_of()
     bound, random = mechanism_of(learner.server.plan).bound, np.random.default_rng(0)
-    for _ in range(20):
+    for _ in range(8):
         counts = random.normal(size=N_ITEMS)
         for history in HISTORIES:
             values = release_of(learner, split_of([history]), counts).tolist()
@@ -114,7 +114,7 @@ def test_three_users_by_hand():
     )
 
 
-@pytest.mark.parametrize("total", [3, 4, 7, 60])
+@pytest.mark.parametrize("total", [3, 4, 7, pytest.param(60, marks=pytest.mark.slow)])
 def test_the_length_of_parts_changes_nothing(total):
     users = split_of(HISTORIES)
     found = []
@@ -186,12 +186,12 @@ def test_without_noise_it_is_ease_of_the_pairs_that_rise_above_the_edge(data, mo
 
 def test_noise_alone_is_no_information():
     learner = learner_of(80, rounds={"total": 2}, privacy={"epsilon": 1.0})
-    nobody = split_of([[0]]).select(np.array([], dtype=np.int64))
+    no_users = split_of([[0]]).select(np.array([], dtype=np.int64))
     server = learner.server
     shared = server.initial_shared()
-    private = learner.local.initial_private(nobody)
+    private = learner.local.initial_private(no_users)
     for number, kind in enumerate(("count", "train", "train"), 1):
-        vector = learner.contribute(kind, number, shared, nobody, private).vector
+        vector = learner.contribute(kind, number, shared, no_users, private).vector
         if kind == "train":
             vector = server.layout.add_noise(vector, 3)
         shared = server.apply(kind, number, shared, vector)

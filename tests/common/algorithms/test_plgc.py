@@ -178,7 +178,7 @@ def test_what_is_sent_is_the_bases_shared_part(base):
     private = {entry.name for entry in algorithm.parameters if entry.private}
     assert "own_item_embedding" in private
     assert not private & set(sent)
-    assert not algorithm.counts_rows
+    assert not algorithm.derived.counts_rows
     assert (algorithm.base.settings.local_epochs, algorithm.batch_size) == (10, 2048)
 
 
@@ -305,7 +305,7 @@ def test_a_problem_of_the_base_is_told_once_with_the_settings_as_written(changes
     assert sentence.endswith("algorithm.base.item_rate_scale or algorithm.base.learning_rate.")
 
 
-def test_somebody_new_is_scored_with_the_published_table():
+def test_a_new_user_is_scored_with_the_published_table():
     algorithm = algorithm_of(plan_of("fedmf"), 3)
     serving = {"item_embedding": np.array([[1, 0], [0, 2], [1, 1]], dtype=np.float32)}
     found = algorithm.preferences(serving, {"user_embedding": np.array([3, 1], dtype=np.float32)})

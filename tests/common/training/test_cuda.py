@@ -1,9 +1,9 @@
 """Every algorithm on a CUDA device, against itself and against the processor.
 
-Run by `pytest -m cuda`; with FEDREC_DEVICE=cpu the processor takes the device's place, which tries
-the tests. Integer sums are exact wherever they are added up, but a device's matrix products and
-sums choose their order by shape: repeated and regrouped sums agree within 1e-4 of their norm, and
-with a processor's within 1e-3 where steps feed back on each other, as Adam's do.
+Run by `pytest -m cuda`; with FEDREC_DEVICE=cpu the processor takes the device's place, with a
+device's blocks and tables. Integer sums are exact wherever they are added up, but a device's matrix
+products and sums choose their order by shape: repeated and regrouped sums agree within 1e-4 of
+their norm, and with a processor's within 1e-3 where steps feed back on each other, as Adam's do.
 """
 
 import os
@@ -17,13 +17,17 @@ from world.plans import users_of
 from fedrec.algorithms import ALGORITHMS
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.model.state import PrivateState
+from fedrec.training import blocks
+from fedrec.training.device import DeviceTables
 from fedrec.training.learner import Learner, OneStep
 from fedrec.training.user_half import Resources
 
 pytestmark = pytest.mark.cuda
 
 DEVICE = os.environ.get("FEDREC_DEVICE", "cuda")
-VISIT = {"dim": 5, "local_epochs": 2, "batch_size": 16}
+SMALL = {"batch_size": 4}
+"""Users then have from one to a dozen steps, of which a device's blocks skip those they lack."""
+VISIT = {"dim": 5, "local_epochs": 2, **SMALL}
 OWN = {
     "pfedclr": [{"variant": "af", "gradient_clip": 0.1}],
     "plgc": [
@@ -53,20 +57,35 @@ def users():
 def case(request, users):
     """A party after the counting round, its plan without compiled code, and how near it comes."""
     name, update, own = request.param
+    if "batch_size" in ALGORITHMS[name].settings_type.model_fields and name != "plgc":
+        own = SMALL | own
     plan = plan_of(name, update, algorithm=own, training={"accelerated": False})
     feeds_back = name in FEEDING_BACK or own.get("optimiser") == "adam"
     near = STEPWISE if feeds_back else PROCESSOR
     return Party.of(plan, users), plan, near
 
 
-def there(plan, **options):
-    return Learner(plan, N_ITEMS, device=DEVICE, **options)
+def there(plan, memory_mib=512):
+    learner = Learner(
+        plan, N_ITEMS, device=DEVICE, resources=Resources(device_memory_mib=memory_mib)
+    )
+    if DEVICE == "cpu":
+        # What a device changes: blocks of any size, few shapes, and tables that stay there.
+        local = learner.local
+        local.accelerator, local.device_bytes = None, memory_mib << 20
+        local.on_device = DeviceTables(local.device, local.device_bytes // 8)
+    return learner
 
 
 def trained(learner, party, users=None, private=None):
     users = party.users if users is None else users
     private = learner.local.initial_private(users) if private is None else private
     return learner.contribute("train", 5, party.shared, users, private)
+
+
+def layout_of(learner, party):
+    """Return the layout of a training round, whose rows are the active ones."""
+    return learner.server.travelling.layout("train", party.shared)
 
 
 def assert_near(layout, found, expected, near):
@@ -82,7 +101,7 @@ def assert_near(layout, found, expected, near):
 def test_repeated_and_regrouped_sums_agree(case):
     party, plan, _ = case
     learner = there(plan)
-    once, layout = trained(learner, party), learner.server.layout
+    once, layout = trained(learner, party), layout_of(learner, party)
     assert_near(layout, trained(learner, party).vector, once.vector, AGAIN)
     alone = np.zeros_like(once.vector)
     # Structures by client are about who is together, and are no matter of the device.
@@ -94,19 +113,21 @@ def test_repeated_and_regrouped_sums_agree(case):
 def test_fewer_users_at_once_change_nothing_but_the_last_bits(case):
     """With one MiB blocks have eight users, and private tables stay on the processor."""
     party, plan, _ = case
-    large, small = there(plan), there(plan, resources=Resources(device_memory_mib=1))
+    large, small = there(plan), there(plan, memory_mib=1)
     one, other = trained(large, party), trained(small, party)
-    assert_near(large.server.layout, other.vector, one.vector, AGAIN)
+    assert_near(layout_of(large, party), other.vector, one.vector, AGAIN)
     for name, values in one.private.tensors.items():
         np.testing.assert_allclose(other.private.tensors[name], values, rtol=1e-3, atol=1e-4)
 
 
-def test_the_processor_comes_to_the_same(case):
+@pytest.mark.parametrize("n_few", [1 << 24, 0], ids=["one size", "some sizes"])
+def test_the_processor_comes_to_the_same(case, n_few, monkeypatch):
+    monkeypatch.setattr(blocks, "_FEW_SAMPLES", n_few)
     party, plan, near = case
     learner = there(plan)
     here = party.learner.contribute("train", 5, party.shared, party.users, party.private)
     found = trained(learner, party)
-    assert_near(learner.server.layout, found.vector, here.vector, near)
+    assert_near(layout_of(learner, party), found.vector, here.vector, near)
     for name, values in here.private.tensors.items():
         np.testing.assert_allclose(found.private.tensors[name], values, rtol=1e-2, atol=10 * near)
     one, other = learner.server.metrics(found.vector), learner.server.metrics(here.vector)
@@ -152,7 +173,10 @@ def test_private_tables_go_on_from_where_they_lie(case):
     second = trained(learner, party, private=first.private)
     read = PrivateState.from_bytes(first.private.to_bytes())
     assert_near(
-        learner.server.layout, trained(learner, party, private=read).vector, second.vector, AGAIN
+        layout_of(learner, party),
+        trained(learner, party, private=read).vector,
+        second.vector,
+        AGAIN,
     )
 
 
@@ -168,7 +192,7 @@ def test_noise_limits_each_user_on_the_device(users):
     party = Party.of(plan, users)
     here = party.learner.contribute("train", 5, party.shared, users, party.private)
     found = there(plan).contribute("train", 5, party.shared, users, party.private)
-    assert_near(party.learner.server.layout, found.vector, here.vector, PROCESSOR)
+    assert_near(layout_of(party.learner, party), found.vector, here.vector, PROCESSOR)
 
 
 def test_doctor_trains_a_step():
