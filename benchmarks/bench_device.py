@@ -144,13 +144,16 @@ def rounds(step: Step) -> None:
             remark = told(error)
         step.note(f"round of {name}, {len(users)} users", device=there, processor=here,
                   remark=remark)  # fmt: skip
-    many = repeated(users, step.times)
     # Those with little to keep for each user are quick.
     for place, name in enumerate(sorted(ALGORITHMS, key=lambda name: widths.get(name, 0))):
         share = step.left / (len(ALGORITHMS) - place)
         there, here, remark = "", "", ""
+        # The processor's memory takes a tenth of the users that keep whole item tables.
+        wide = widths.get(name, 0) > 32 * n_items
+        times = max(1, step.times // 10) if wide else step.times
+        many = repeated(users, times)
         if name in on_processor:
-            here = f"~{on_processor[name] * step.times:.1f} s"
+            here = f"~{on_processor[name] * times:.1f} s"
         kept = widths.get(name, 0) * len(many)
         if 3 * kept > free_bytes():
             remark = f"private tables of {kept >> 20} MiB do not fit the memory three times"
@@ -161,11 +164,11 @@ def rounds(step: Step) -> None:
                     device.second(users.select(np.arange(min(64, len(users)))))
                     # On a processor watching takes longer than training.
                     with nullcontext() if DEVICE == "cpu" else Meter(DEVICE) as meter:
-                        seconds = device.one(many, users, step.times)
+                        seconds = device.one(many, users, times)
                     there = f"{seconds:.3f} s"
                     remarks = []
                     if name in on_processor:
-                        remarks = [f"{on_processor[name] * step.times / seconds:.1f} x"]
+                        remarks = [f"{on_processor[name] * times / seconds:.1f} x"]
                     if meter is not None:
                         remarks.append(f"at most {meter.most >> 20} MiB on the device")
                     remark = ", ".join(remarks)
@@ -267,6 +270,9 @@ def memory(step: Step) -> None:
                     return done
 
                 shared, private = made.counted(users), learner.local.initial_private(users)
+                if DEVICE != "cpu":
+                    # The first products take memory for the libraries, which stays.
+                    made.play(users, shared, private)
                 meter.restart()
                 meter.most = 0
                 with patch.object(Trainer, "_train_blocks", watched):

@@ -225,7 +225,7 @@ def round_of(
     def play() -> object:
         part = learner.contribute("train", 1, shared, users, private)
         after = learner.server.apply("train", 1, shared, part.vector)
-        if not learner.server.algorithm.personalises:
+        if not learner.server.algorithm.derived.personalises:
             return after
         assert part.trained is not None
         trained = TrainedUsers(

@@ -1,4 +1,4 @@
-"""Programs of Debian's that tests need and nobody else does."""
+"""Programs of Debian that only tests need."""
 
 from __future__ import annotations
 

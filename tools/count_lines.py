@@ -1,12 +1,14 @@
 """Count files, statements and lines of code by package.
 
     python tools/count_lines.py                          # packages and their folders, as they are
+
     python tools/count_lines.py COMMIT                   # and how much they changed since a commit
+
     python tools/count_lines.py --depth 1 > tools/size.txt
-    python tools/count_lines.py --within tools/size.txt  # fails where something has grown
+    python tools/count_lines.py --within tools/size.txt  # fails if something has grown
 
 Generated code isn't counted, nor is a file that holds only a docstring. A statement over three
-lines is one statement and three lines; docstrings and comments are neither.
+lines is one statement and three lines. Docstrings and comments don't count.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ def counted(commit: str | None, depth: int) -> dict[str, Size]:
     """Return the size of each package, and of each folder in it down to a depth.
 
     Args:
-        commit: what `git` calls a commit; None for the working tree.
+        commit: what `git` calls a commit, or None for the working tree.
     """
     listed = ["ls-files"] if commit is None else ["ls-tree", "-r", "--name-only", commit]
     found: dict[str, Size] = {}
@@ -121,7 +123,7 @@ def read_table(path: Path) -> dict[str, Size]:
 def grown(sizes: dict[str, Size], most: dict[str, Size]) -> list[str]:
     """Return a sentence for each number that is above the table's."""
     return [
-        f"{name} has {now:,} {what}; the table has {then:,}."
+        f"{name} has {now:,} {what}, but the table allows {then:,}."
         for name, size in sizes.items()
         for what, now, then in zip(Size._fields, size, most.get(name, Size()), strict=True)
         if now > then
@@ -134,7 +136,7 @@ def _git(*words: str) -> str:
 
 
 def main() -> int:
-    """Print the table, or what has grown; return the exit code."""
+    """Print the table, or what has grown, and return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

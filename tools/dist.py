@@ -28,7 +28,7 @@ WORKS = {
     "client": ("client", "run", "--help"),
     "lab": (*DEMO, "--no-compare", "--runs", "runs"),
 }
-"""A command for each extra that is tried. RUN stands for a run's folder."""
+"""A command for each extra that is tried. RUN is replaced by a run's folder."""
 WITHOUT_TORCH = ("recommend", "server", "authority")
 
 
@@ -93,9 +93,9 @@ def check(extra: str, wheel: Path) -> None:
         python, command = environment / "bin/python", environment / "bin/fedrec"
         pinned = ("-c", ROOT / "constraints.txt")
         run(python, "-m", "pip", "install", "-q", *pinned, f"{wheel}[{extra}]")
-        said = run(command, "--version", into=folder).strip()
-        if fedrec.__version__ not in said:
-            sys.exit(f"fedrec --version says {said!r}, expected {fedrec.__version__}.")
+        version = run(command, "--version", into=folder).strip()
+        if fedrec.__version__ not in version:
+            sys.exit(f"fedrec --version prints {version!r}, expected {fedrec.__version__}.")
         run(command, "doctor", into=folder)
         words = [str(a_run(folder / "run")) if word == "RUN" else word for word in WORKS[extra]]
         run(command, *words, into=folder)

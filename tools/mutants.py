@@ -1,13 +1,15 @@
 """Draw small faults by a seed, and see which of them the tests notice.
 
     python tools/mutants.py draw --seed 1 --count 60 > mutants.jsonl
+
     python tools/mutants.py run mutants.jsonl > results.jsonl             # in this checkout
+
     python tools/mutants.py run mutants.jsonl --tree FOLDER > later.jsonl # in another one
     python tools/mutants.py compare results.jsonl later.jsonl
 
-A fault is one changed operator, constant or statement in a function of the rooms below. It is told
+A fault is one changed operator, constant or statement in a function of the rooms below. It is named
 by the function's name and the line's text, so that it's found again after the code has moved. A
-fault is noticed where the tests of its room, or else the fast part, fail or last too long. Run it
+fault is noticed if the tests of its room, or else the fast part, fail or last too long. Run it
 in a checkout without other changes: files are changed and put back.
 """
 
@@ -61,7 +63,7 @@ SWAPPED: dict[type[ast.AST], tuple[str, str]] = {
     ast.FloorDiv: ("//", "*"),
 }
 Place = tuple[int, int, int, int]
-"""First line and column, last line and column; lines from 1, columns in bytes."""
+"""First line and column, last line and column. Lines count from 1, columns in bytes."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def mutants_of(room: str, path: str, source: str) -> Iterator[Mutant]:
 
 
 def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Yield functions and methods with their names; one within another belongs to the outer."""
+    """Yield functions and methods with their names. A nested one belongs to the outer."""
     for node in tree.body:
         members = node.body if isinstance(node, ast.ClassDef) else [node]
         prefix = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
@@ -111,7 +113,7 @@ def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.As
 
 
 def _changes(function: ast.AST, lines: list[str]) -> Iterator[tuple[Place, str]]:
-    """Yield where a function can be changed, and to what; neither annotations nor words."""
+    """Yield the places of a function's code that can be changed, with the changed text."""
     for node in _code(function):
         if isinstance(node, ast.Compare):
             between = zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
@@ -139,7 +141,7 @@ def _code(node: ast.AST) -> Iterator[ast.AST]:
         if is_text or (isinstance(node, ast.AnnAssign) and child is node.annotation):
             continue
         yield child
-        # What an error says is no behaviour to test.
+        # An error's sentences aren't behaviour to test.
         if not isinstance(child, ast.Raise):
             yield from _code(child)
 
@@ -170,7 +172,7 @@ def _text(lines: list[str], place: Place) -> str:
 
 
 def draw(seed: int, count: int) -> list[Mutant]:
-    """Return so many faults, as many of each room, no two in one function."""
+    """Return `count` faults, as many from each room, no two in one function."""
     stream = random.Random(seed)
     drawn: list[Mutant] = []
     for number, (room, (folder, _)) in enumerate(ROOMS.items()):
@@ -207,12 +209,12 @@ def _changed(source: str, mutant: Mutant) -> str:
     line = lines[same[mutant.turn] - 1]
     at += len(line) - len(line.lstrip()) + mutant.column
     if not source.startswith(mutant.before, at):
-        raise ValueError(f"{mutant} isn't where it was said to be")
+        raise ValueError(f"{mutant} isn't at its place")
     return source[:at] + mutant.after + source[at + len(mutant.before) :]
 
 
 def run(mutant: Mutant, tree: Path) -> str:
-    """Return what notices a fault: its room's tests, the fast part, nothing; or that it's gone."""
+    """Return what notices a fault (its room's tests, the fast part, nothing), or that it's gone."""
     found = place(mutant, tree)
     if found is None:
         return "not found"
@@ -246,7 +248,7 @@ def _fails(tree: Path, tests: tuple[str, ...], mark: str) -> bool:
 
 
 def main() -> int:
-    """Draw, run or compare; return the exit code."""
+    """Draw, run or compare, and return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -278,7 +280,7 @@ def main() -> int:
     lost = [name for name, by in before.items() if by != "survives" and after[name] == "survives"]
     missing = [name for name in before if after.get(name, "not found") == "not found"]
     died = sum(by != "survives" for by in before.values())
-    print(f"{died} of {len(before)} were noticed before; {len(lost)} of them survive now, ", end="")
+    print(f"{died} of {len(before)} were noticed before. {len(lost)} of them survive now, ", end="")
     print(f"{len(missing)} have to be found by hand.")
     for name in (*lost, *missing):
         print(name)

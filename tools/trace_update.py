@@ -4,18 +4,18 @@
     python tools/trace_update.py --protection bfv
     python tools/trace_update.py --tree FOLDER       # in a checkout of another commit
 
-A coordinator and three clients run in one process, over real sockets. Of the first round that
-trains, one client's update is followed from where `contribute` hands it over until the row that
-counts it is committed; then the round's sum, from where it is finished until a client has published
-the model that follows.
+A coordinator and three clients run in one process, over real sockets. In the first round that
+trains, one client's update is followed from `contribute` until the row that counts it is committed.
+Then the round's sum is followed until a client has published the model made from it.
 
-A function of ours lies on the way where an argument, or what it returns, is the update or holds it:
-the vector, the protected bytes, a piece of them or a file of them, the signed header, or an object
-whose attributes (or a call whose arguments) are one of these. It *hands on* where it calls another
-one that does; others only look at it, or are where it ends. Generated code counts for nobody, and
-what is written inside an expression for the function around it.
+A function of ours lies on the way if an argument, or its result, is the update or holds it: the
+vector, the protected bytes, a piece or a file of them, or the signed header. An object with one of
+these as an attribute counts, too, and so does a call with one as an argument.
 
-A *return* is an entry into a file that was left before; a *climb* a call into a layer above the
+A function *hands on* the update if it calls another one on the way. Others only look at it, or are
+where it ends. Generated code isn't counted. A function inside an expression counts as its outer.
+
+A *return* is an entry into a file that was left before. A *climb* is a call into a layer above the
 caller's, by the layers of import-linter in `pyproject.toml`.
 """
 
@@ -52,7 +52,7 @@ class Passed:
 
     Attributes:
         entered: its place in the order of first calls.
-        above: the function that handed the update on to it; None where another thread did.
+        above: the function that handed the update on to it, or None if another thread did.
     """
 
     file: str
@@ -199,7 +199,7 @@ class Tracer:
         return any(self._holds(value, DEPTH) for value in values)
 
     def _holds(self, value: Any, depth: int) -> bool:
-        """Tell whether a value is the update, or holds it not too deep inside."""
+        """Return whether a value is the update, or holds it not too deep inside."""
         if value is None or isinstance(value, int | float | str | type | CodeType):
             return False
         if isinstance(value, bytes | bytearray | memoryview):
@@ -224,7 +224,7 @@ class Tracer:
         return bool(self._digest) and self._digest in raw
 
     def _is_named(self, value: Any) -> bool:
-        """Tell whether it is the header, as ours or as a message of the wire."""
+        """Return whether it is the header, as ours or as a message of the wire."""
         if not self._digest or not hasattr(type(value), "digest"):
             return False
         return bool(getattr(value, "digest", None) == self._digest)
@@ -276,7 +276,7 @@ def _locals_of(value: Any, *frames: str) -> Iterator[Any]:
 
 
 def _content_of(file: Any, length: int) -> bytes:
-    """Return the first bytes of an open file, and leave where it is read; nothing of another."""
+    """Return the first bytes of an open file and leave its position. Others give none."""
     try:
         return os.pread(file.fileno(), length, 0)
     except (OSError, ValueError):
@@ -311,7 +311,7 @@ class Layers:
         return made
 
     def is_climb(self, above: str, file: str) -> bool:
-        """Tell whether a call leads from a file into a layer above it."""
+        """Return whether a call leads from a file into a layer above it."""
         one, other = _module(above), _module(file)
         same = 0
         while same < min(len(one), len(other)) and one[same] == other[same]:
@@ -380,7 +380,7 @@ def main() -> None:
     """Follow an update."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--protection", default="none")
-    parser.add_argument("--ends", action="store_true", help="also list what hands it on to nobody")
+    parser.add_argument("--ends", action="store_true", help="list functions that keep it, too")
     parser.add_argument("--tree", type=Path, default=ROOT)
     asked = parser.parse_args()
     tree = asked.tree.resolve()

@@ -210,8 +210,8 @@ class ClientApp:
                     journal.tell("waiting_to_join", detail=waiting_detail(identity))
                 if membership and self._is_admitted(chain, membership, journal):
                     # Another attempt on a full disk does not repeat the steps before the round.
-                    is_told = not attempts.was_reported("disk_full", _kept(store))
-                    ended = self._work(store, membership, link, journal, is_told=is_told)
+                    reports = not attempts.was_reported("disk_full", _kept(store))
+                    ended = self._work(store, membership, link, journal, reports=reports)
                     if ended is not None:
                         self._tell_tail(store, journal)
                         return self._outcome(store, ended)
@@ -354,32 +354,32 @@ class ClientApp:
         link: Link,
         journal: RoundJournal,
         *,
-        is_told: bool,
+        reports: bool,
     ) -> Finished | None:
         """Work through one key epoch. Return None when another one began.
 
         Args:
-            is_told: whether to report the steps before the first round.
+            reports: whether to report the steps before the first round.
         """
         learner = None
         journal.run = membership.run
         try:
-            if is_told:
+            if reports:
                 self._report_cell(membership, journal)
             users, _ = read_users(
                 self._settings.data,
                 membership.catalogue,
                 reader="a client",
-                tell=lambda note: journal.tell("data", detail=note) if is_told else None,
+                tell=lambda note: journal.tell("data", detail=note) if reports else None,
             )
             self._check_exposure(membership, len(users))
             self._bind(store, membership, users)
             self._stop.check()
-            if is_told:
+            if reports:
                 journal.tell("preparing", detail=_PREPARING)
             began = self._clock.now()
             learner = self._learner(membership, len(users), store.state.provenance)
-            if is_told:
+            if reports:
                 journal.tell("prepared", seconds=self._clock.now() - began)
             context = ClientContext(
                 membership=membership,
@@ -434,7 +434,7 @@ class ClientApp:
             workers=engine_of(client, folder=self._folder),
         )
         # Before training: its results must have room.
-        learner.local.room.make_ready(n_users, learner.server.algorithm.private_widths)
+        learner.local.room.make_ready(n_users, learner.server.algorithm.derived.private_widths)
         self._record_environment(provenance)
         # Before the first task: compiling must not use up a round's deadline or delay Ctrl-C.
         self._stop.aside(learner.warm_up)

@@ -191,10 +191,10 @@ def export(
     own = own_recommender(settings, "latest" if latest else "best")
     wanted = wanted_of(own.catalogue, n, include_seen, exclude, candidates)
     found = export_recommendations(own, to, wanted, force=force)
-    said = f"Version {found.version}: {found.n_rows} recommendations to {found.n_users} users. "
+    counts = f"Version {found.version}: {found.n_rows} recommendations to {found.n_users} users. "
     return Result(
         content=asdict(found) | {"file": str(found.file)},
-        text=(f"{said}Readable by its owner only.", str(found.file)),
+        text=(f"{counts}Readable by its owner only.", str(found.file)),
     )
 
 

@@ -32,7 +32,7 @@ class Session(PullLoop):
             catching_up=UpdatesCounted(context),
             rollbacks=UpdatesRemembered(context),
         )
-        self._pause_is_told = False
+        self._pause_is_reported = False
         self._participation = Participation(context)
         self._taking_part: Participation | RoundSteps = self._participation
         if context.membership.protection.steps.are_several:
@@ -73,9 +73,9 @@ class Session(PullLoop):
 
     def _before_asking(self) -> None:
         """Report once why this client waits if its cell is paused."""
-        if self._pause_is_told or not self._paused:
+        if self._pause_is_reported or not self._paused:
             return
-        self._pause_is_told = True
+        self._pause_is_reported = True
         detail = (
             f"cell {self._paused} is paused: one of its clients sent data that no honest client "
             "sends. This client waits until the key authority resumes the cell (fedrec keys "

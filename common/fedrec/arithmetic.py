@@ -154,8 +154,8 @@ def _torch(device: str) -> tuple[str, str, str]:
     chosen, where = choose_device(device), "cpu"
     if chosen.type == "cuda":
         where = f"cuda, {torch.cuda.get_device_name(chosen)}"
-    told = torch.__config__.show()
-    libraries = [line.strip("- \n") for line in told.splitlines() if "Math Kernel Library" in line]
+    text = torch.__config__.show()
+    libraries = [line.strip("- \n") for line in text.splitlines() if "Math Kernel Library" in line]
     return torch.backends.cpu.get_cpu_capability(), "".join(libraries) or "not MKL", where
 
 
@@ -177,10 +177,10 @@ def _numpy_blas() -> str:
 
     built: Any = numpy.show_config(mode="dicts")
     blas = built["Build Dependencies"]["blas"]
-    told = f"{blas['name']} {blas['version']}"
+    name = f"{blas['name']} {blas['version']}"
     for path in Path(numpy.__file__).parents[1].glob("numpy.libs/*openblas*"):
         ask = getattr(ctypes.CDLL(str(path)), "scipy_openblas_get_corename64_", None)
         if ask is not None:
             ask.restype = ctypes.c_char_p
-            told += f" {ask().decode()}"
-    return told
+            name += f" {ask().decode()}"
+    return name

@@ -44,8 +44,8 @@ class Probe:
 
 def fingerprint(probes: Sequence[Probe]) -> str:
     """Return one digest for the results of all probes, 16 hexadecimal digits."""
-    told = "\n".join(f"{probe.name} {probe.digest}" for probe in probes)
-    return hashlib.sha256(told.encode()).hexdigest()[:_DIGEST_LETTERS]
+    lines = "\n".join(f"{probe.name} {probe.digest}" for probe in probes)
+    return hashlib.sha256(lines.encode()).hexdigest()[:_DIGEST_LETTERS]
 
 
 def look() -> tuple[Probe, ...]:

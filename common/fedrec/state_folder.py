@@ -187,5 +187,5 @@ class Highwater:
 
 def record(commits: int) -> bytes:
     """Return the bytes of a mark, always of the same length."""
-    said = _MAGIC + f"{commits:0{_DIGITS}d}".encode()
-    return said + sha256(said).hexdigest().encode()
+    header = _MAGIC + f"{commits:0{_DIGITS}d}".encode()
+    return header + sha256(header).hexdigest().encode()

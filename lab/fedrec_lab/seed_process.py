@@ -67,8 +67,8 @@ def _answer(
         if not isinstance(error, FedrecError):
             traceback.print_exc()
             error = InternalError(f"{type(error).__name__}: {error}")
-        said = {"code": error.code, "message": error.message, "remedy": error.remedy}
-        write_frame(answers, {"error": said})
+        fields = {"code": error.code, "message": error.message, "remedy": error.remedy}
+        write_frame(answers, {"error": fields})
     else:
         write_frame(answers, {"result": result.to_json()})
 

@@ -116,7 +116,7 @@ class Delivery:
         self._link = link
         self._tell = tell
         self._last: dict[str, AuthorityEvent] = {}
-        self._untold: list[AuthorityEvent] = []
+        self._unreported: list[AuthorityEvent] = []
         self._waiting: tuple[tuple[PublicIdentity, bytes], ...] | None = None
 
     def look(self) -> bool:
@@ -157,8 +157,8 @@ class Delivery:
 
     def _tell_all(self) -> None:
         """Report events once the folder is unlocked, because a listener may be slow."""
-        while self._untold:
-            self._tell(self._untold.pop(0))
+        while self._unreported:
+            self._tell(self._unreported.pop(0))
 
     def _deliver(
         self, found: RunStatus, newest: KeyEpoch | None, membership: MemberRegister, last: int
@@ -301,7 +301,7 @@ class Delivery:
         )
         if self._last.get(identity.client_id) != event:
             self._last[identity.client_id] = event
-            self._untold.append(event)
+            self._unreported.append(event)
 
     def _once(self, about: str, name: EventName, epoch: int, detail: str) -> None:
         event = AuthorityEvent(name=name, epoch=epoch, detail=detail)
@@ -310,7 +310,7 @@ class Delivery:
             return
         if before != event:
             self._last[about] = event
-            self._untold.append(event)
+            self._unreported.append(event)
 
 
 def _check_word(application: SignedApplication, federation: str) -> None:

@@ -133,7 +133,7 @@ class Coordinator:
         """
         check_exposure(settings.plan, accepted=accept_exposure)
         check_one_process(settings.plan)
-        if algorithm_of(settings.plan, 1).personalises:
+        if algorithm_of(settings.plan, 1).derived.personalises:
             require("threadpoolctl", *about_algorithm(settings.plan).modules)
         keys = _key_epoch(settings.coordinator)
         known = read_former_folder(Path(settings.coordinator.state)).plan_fingerprint

@@ -92,10 +92,10 @@ def run(
     )
 
     def tell(address: str, name: str) -> None:
-        told = {"address": address, "run": name}
+        started = {"address": address, "run": name}
         if server.page_url:
-            told["page"] = server.page_url
-        print(json.dumps(told), flush=True)
+            started["page"] = server.page_url
+        print(json.dumps(started), flush=True)
 
     ending = asyncio.run(server.serve(tell, until_finished=until_finished))
     if ending == "spent":

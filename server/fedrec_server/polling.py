@@ -46,7 +46,7 @@ def log_unfit(
         log.error("update refused", client=name, why=why)
 
 
-def _is_told(change: RoundAbandoned) -> bool:
+def _is_announced(change: RoundAbandoned) -> bool:
     return change.reason == OUT_OF_BOUNDS or change.reason.startswith(REFUSED)
 
 
@@ -67,8 +67,8 @@ class TaskPolls:
         self._admission = admission
         self._snapshots = snapshots
         self._rollbacks = rollbacks
-        self._untold: dict[ClientId, Wait] = {}
-        self._told_epochs: dict[ClientId, int] = {}
+        self._notices: dict[ClientId, Wait] = {}
+        self._sent_epochs: dict[ClientId, int] = {}
         self._idle: set[ClientId] = set()
         self.waiters: Waiters[ClientId] = Waiters()
 
@@ -88,7 +88,7 @@ class TaskPolls:
         self._admission.check_member(client_id)
         # A client that fetched a round while the next epoch began does not know the epoch yet
         # either.
-        epoch = self._told_epochs.get(client_id, self._run.state.rules.epoch)
+        epoch = self._sent_epochs.get(client_id, self._run.state.rules.epoch)
         await self._rollbacks.compare(client_id, remembered)
         if version > self._run.state.published:
             # No round opens for a client that knows of later rounds.
@@ -98,7 +98,7 @@ class TaskPolls:
             if self._rollbacks.differs(client_id, remembered):
                 wait_seconds = 0.0
             task = await self._next_task(client_id, version, epoch, wait_seconds)
-        self._told_epochs[client_id] = task.epoch
+        self._sent_epochs[client_id] = task.epoch
         return replace(task, latest=await self._rollbacks.answer(client_id, remembered))
 
     def _note_ahead(self, client_id: ClientId, version: RoundId) -> None:
@@ -170,7 +170,7 @@ class TaskPolls:
             task = self._snapshots.task_for(client_id, state.published)
         elif version < state.published and self._snapshots.may_miss(client_id, version):
             await self._miss_snapshot(client_id, version)
-        if task is None and (notice := self._untold.pop(client_id, None)) is not None:
+        if task is None and (notice := self._notices.pop(client_id, None)) is not None:
             task = self._wait(notice)
         return task
 
@@ -221,10 +221,10 @@ class TaskPolls:
             if isinstance(change, UpdatesRefused):
                 left_out = Wait(reason=_LEFT_OUT, about=change.round)
                 refused |= dict.fromkeys(change.left_out, left_out)
-            if isinstance(change, RoundAbandoned) and round_ is not None and _is_told(change):
+            if isinstance(change, RoundAbandoned) and round_ is not None and _is_announced(change):
                 given_up = Wait(reason=change.reason, about=change.round)
                 refused |= dict.fromkeys(round_.asked - refused.keys(), given_up)
-        self._untold |= refused
+        self._notices |= refused
         if news != (state.published, state.ending, state.rules.epoch):
             self.waiters.wake_all()
             return

@@ -74,8 +74,8 @@ def recover(
     lock = FolderLock(state, "coordinator.state") if state.is_dir() else None
     try:
         found = read_former_folder(state)
-        said = point.statement
-        if found.run == point.run and found.published > (0 if said is None else said.round):
+        signed = point.statement
+        if found.run == point.run and found.published > (0 if signed is None else signed.round):
             raise StateWentBack(
                 f"{str(state)!r} has round {found.published} of this run, but {file} ends earlier.",
                 remedy="No file was changed. Start the coordinator on the existing folder, or run "
@@ -99,7 +99,7 @@ def recover(
             lock.release()
     return Recovery(
         run=point.run,
-        round=RoundId(0) if said is None else said.round,
+        round=RoundId(0) if signed is None else signed.round,
         aside=aside,
         has_model=bool(point.model),
     )
@@ -136,13 +136,13 @@ def _check(point: RecoveryPoint, federation: Federation) -> None:
     """
     known = {revealer.client_id: revealer for revealer in point.revealers}
     wanted = (federation.identity.federation, point.run)
-    for said in (point.statement, point.head):
-        if said is None:
+    for signed in (point.statement, point.head):
+        if signed is None:
             continue
-        signer = known.get(said.client_id)
-        if signer is None or (said.federation, said.run) != wanted:
+        signer = known.get(signed.client_id)
+        if signer is None or (signed.federation, signed.run) != wanted:
             raise RefusedError("The file has no statement of this federation's key authority.")
-        verify(signer.signing_key, said.statement(), said.signature)
+        verify(signer.signing_key, signed.statement(), signed.signature)
     opened = point.statement
     if opened is None:
         return
@@ -171,26 +171,26 @@ def _write(
 def _rows(
     store: SqliteStore, epoch: int, point: RecoveryPoint, found: FormerFolder, now: float
 ) -> RecoveredRun:
-    said, sealed, model = point.statement, None, None
-    words: list[RevealStatement] = [one for one in (said, point.head) if one is not None]
-    if said is not None and point.sealed:
-        name = sealed_name(said.round, Blob.of(point.sealed))
+    statement, sealed, model = point.statement, None, None
+    words: list[RevealStatement] = [one for one in (statement, point.head) if one is not None]
+    if statement is not None and point.sealed:
+        name = sealed_name(statement.round, Blob.of(point.sealed))
         sealed = (name, store.spool.write(name, point.sealed))
-    if said is not None and point.model:
+    if statement is not None and point.model:
         model = Blob.of(point.model)
-        store.spool.write(snapshot_name(said.round, model), point.model)
+        store.spool.write(snapshot_name(statement.round, model), point.model)
     # Later statements name all paused cells of the epoch. A refusal may be the first to name one.
     paused = {cell: one.round for one in words if one.epoch == epoch for cell in one.paused}
     used = [(one.round, one.epoch, epoch) for one in words]
     before = Recovered.after(
-        said,
+        statement,
         last_round=max(found.last_round, *(numbers_used(*one) for one in used), 0),
         charged=max(found.charged, *(one.charged for one in words), 0),
     )
     return RecoveredRun(
         run=point.run,
         before=before,
-        statement=said,
+        statement=statement,
         contributions=point.contributions if sealed is not None else (),
         latest=tuple(header for header in found.latest if header.round <= before.round),
         sealed=sealed,

@@ -222,8 +222,8 @@ class Snapshots:
             self._sent[report.client_id] = (report, blob.digest)
             alike = [
                 other
-                for other, told in self._sent.values()
-                if (other.round, told) == (report.round, blob.digest)
+                for other, sent_digest in self._sent.values()
+                if (other.round, sent_digest) == (report.round, blob.digest)
                 and (not sealed or other.model == report.model)
             ]
             if len(alike) < 2:

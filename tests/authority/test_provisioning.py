@@ -1,4 +1,4 @@
-"""Kits: one folder a party, nothing of anybody else's in it, and members only once they applied."""
+"""Kits: one folder a party, with its own files alone, and members only once they applied."""
 
 import hashlib
 import json
@@ -96,7 +96,7 @@ def test_a_trial_from_one_file(here, data, capsys):
     assert first is not None and first.roster.members == ()
 
 
-def test_no_kit_has_what_is_somebody_elses(here, data):
+def test_no_kit_has_what_is_another_partys(here, data):
     assert trial(data) == 0
     kits = here / "kits"
     secrets = {
@@ -219,7 +219,7 @@ def test_addresses_in_kits(here, data, address, passed_on, listens_at, named, ca
      "fedrec.example:7447/x", "me@fedrec.example:7447", "fedrec example:7447", "fedrec.example:0",
      "fedrec.example:65536", "[::1]x:7447"],
 )  # fmt: skip
-def test_an_address_that_nobody_can_call_makes_nothing(here, data, address, capsys):
+def test_an_address_that_cannot_be_called_makes_nothing(here, data, address, capsys):
     before = files(here)
     assert trial(data, "--address", address) == 2
     told = capsys.readouterr().err

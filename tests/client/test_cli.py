@@ -174,7 +174,7 @@ def test_exposing_users_takes_a_flag_of_the_client(exposing, call):
 
 
 @pytest.mark.slow
-def test_a_client_that_nobody_listed_waits(world, call):
+def test_a_client_on_no_list_waits(world, call):
     listed = world.epoch
     world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
     asked: list[str] = []
@@ -357,7 +357,7 @@ def test_troubles_come_and_go(watched):
     assert watched.value("fedrec_client_finished") == 1
 
 
-def test_counters_are_there_from_the_start_and_name_nobody(watched):
+def test_counters_are_there_from_the_start_and_name_no_client(watched):
     # An increase from nothing to one is none to Prometheus: it has to see the zero.
     assert watched.value("fedrec_client_events_total", event="coordinator_went_back") == 0
     assert watched.label_names() == {"event", "outcome", "le", "version", "party"}

@@ -436,7 +436,7 @@ def _refuse(called):
         raise PlanMismatch("The plan is another one.")
 
 
-def test_a_coordinator_that_does_not_hear_a_goodbye_keeps_nobody(tmp_path, monkeypatch):
+def test_a_coordinator_that_does_not_hear_a_goodbye_keeps_no_client(tmp_path, monkeypatch):
     def missing(client_id, code):
         raise VersionMismatch("gRPC says UNIMPLEMENTED")
 

@@ -1,4 +1,4 @@
-"""Addresses: what is read is written again, and nobody is told to call what nobody can."""
+"""Addresses: what is read is written again, and no address is offered that cannot be called."""
 
 import pytest
 from hypothesis import given
@@ -42,7 +42,7 @@ def test_what_is_written_is_read_again(host, port):
         ("[fe80::1%eth0]:1", "[fe80::1%eth0]:1"),
         ("Fedrec.Example.:65535", "Fedrec.Example:65535"),
         ("bücher.example:7447", "xn--bcher-kva.example:7447"),
-        # Not strasse.example, which may be somebody else's.
+        # Not strasse.example, which may belong to another.
         ("straße.example:7447", "xn--strae-oqa.example:7447"),
         ("例え.テスト:7447", "xn--r8jz45g.xn--zckzah:7447"),
     ],
@@ -94,7 +94,7 @@ def test_one_form_is_passed_on(given, plain):
         (f"{'a.' * 127}example:7447", "too long"),
     ],
 )
-def test_what_nobody_can_call(address, why):
+def test_addresses_that_cannot_be_called(address, why):
     with pytest.raises(SettingsError, match=why) as refused:
         address_to_call(address, "--address")
     assert refused.value.message.startswith("--address: '")

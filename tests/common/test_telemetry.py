@@ -1,4 +1,4 @@
-"""A log that cannot be written stops nobody."""
+"""A log that cannot be written stops no process."""
 
 from __future__ import annotations
 

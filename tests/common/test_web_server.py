@@ -18,7 +18,7 @@ from fedrec.web_server import listening_socket, web_server
 
 @pytest.mark.skipif(sys.platform != "linux", reason="TCP_USER_TIMEOUT is Linux's")
 def test_who_vanished_is_given_up_after_a_minute():
-    """Sooner than the quarter of an hour in which Linux by itself repeats what nobody answers."""
+    """Sooner than the quarter of an hour in which Linux by itself repeats what is not answered."""
     with (
         listening_socket("127.0.0.1", 0, backlog=1) as listening,
         socket.create_connection(listening.getsockname()),

@@ -123,19 +123,19 @@ class AlgorithmSuite(ContributionSuite):
         assert shared_values(plan, N_ITEMS) == n_shared
 
     def test_the_seed_alone_decides_the_initial_shared_state(self, party, plan):
-        first = party.algorithm.initial_shared().canonical_bytes()
+        first = party.algorithm.derived.initial_shared().canonical_bytes()
         again = algorithm_of(plan, N_ITEMS)
-        assert again.initial_shared().canonical_bytes() == first
+        assert again.derived.initial_shared().canonical_bytes() == first
         seed = plan.federation.model_copy(update={"seed": plan.federation.seed + 1})
         other = plan.model_copy(update={"federation": seed})
         different = algorithm_of(other, N_ITEMS)
-        drawn = different.initial_shared().canonical_bytes() != first
+        drawn = different.derived.initial_shared().canonical_bytes() != first
         assert drawn is (party.algorithm.name not in WITHOUT_A_DRAW)
 
     def test_a_users_initial_vectors_depend_on_that_user_alone(self, party):
         keys = party.users.user_keys()
         chosen = np.random.default_rng(1).permutation(len(keys))[: len(keys) // 2]
-        some = party.algorithm.initial_private(keys[chosen])
+        some = party.algorithm.derived.initial_private(keys[chosen])
         assert_same(some, rows_of(party.private, chosen))
 
     def test_memory_grows_with_the_items(self, party):
@@ -151,7 +151,7 @@ class AlgorithmSuite(ContributionSuite):
     ) -> SharedState:
         return party.algorithm.apply(party.shared, change, counts, ROUND)
 
-    def test_apply_is_pure_and_leaves_rows_that_nobody_touched(self, party):
+    def test_apply_is_pure_and_leaves_rows_that_no_user_touched(self, party):
         rng = np.random.default_rng(2)
         counts = rng.integers(0, 3, N_ITEMS)
         change = {
@@ -252,11 +252,11 @@ class AlgorithmSuite(ContributionSuite):
 
     def test_a_users_scores_depend_on_that_user_alone(self, party, finished):
         shared, private = finished
-        everybody = self.scores(party, shared, party.users, private)
+        all_users = self.scores(party, shared, party.users, private)
         for rows in (np.array([3]), np.array([20, 3, 11])):
             own = rows_of(private, rows)
             found = self.scores(party, shared, party.users.select(rows), own)
-            assert np.array_equal(found, everybody[rows])
+            assert np.array_equal(found, all_users[rows])
 
     def test_scores_are_read_from_what_is_named_alone(self, party, finished):
         shared, private = finished

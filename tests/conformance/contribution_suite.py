@@ -44,7 +44,7 @@ class ContributionSuite:
             own = party.train(party.users.select(rows))
             total += own.vector
             assert_same(own.private, rows_of(trained.private, rows))
-        # Nobody was measured twice, so the metric sums are equal, too.
+        # No user was measured twice, so the metric sums are equal, too.
         assert np.array_equal(total, trained.vector)
 
     def test_chunks_change_no_bit(self, party, trained):
@@ -64,9 +64,9 @@ class ContributionSuite:
         alone = party.parts(party.train(party.users.select(present)).vector)
         assert np.array_equal(change, alone[0])
         assert np.array_equal(counts, alone[1])
-        nobody = party.parts(party.train(participating=np.zeros_like(some)).vector)
-        assert not nobody[0].any()
-        assert not nobody[1].any()
+        untrained = party.parts(party.train(participating=np.zeros_like(some)).vector)
+        assert not untrained[0].any()
+        assert not untrained[1].any()
 
     def test_warming_up_leaves_nothing_behind(self, party, trained):
         fresh = Party.of(party.learner.server.plan, party.users)
@@ -128,7 +128,7 @@ class ContributionSuite:
         left_out = active[~own_rows[active]]
         kept = made.private.tensors[party.algorithm.kept_scores][:, left_out]
         assert isinstance(party.algorithm, TrainedAlgorithm)
-        start = party.algorithm.start(party.shared, left_out, 0, party.learner.local.device)
+        start = party.algorithm.derived.start(party.shared, left_out, 0, party.learner.local.device)
         own = {name: torch.from_numpy(values) for name, values in made.private.tensors.items()}
         wanted = party.algorithm.untouched_scores(len(party.users), start, own).numpy()
         able = np.diff(party.users.renumbered(np.where(own_rows, 0, -1)).train_indptr) > 0
@@ -257,7 +257,9 @@ class ContributionSuite:
         """Yield every chunk with the result of fitting it."""
         learner = party.learner
         cohort = learner.local.cohort(party.shared, party.users)
-        start = party.algorithm.start(party.shared, cohort.active, ROUND, learner.local.device)
+        start = party.algorithm.derived.start(
+            party.shared, cohort.active, ROUND, learner.local.device
+        )
         sums = empty_sums(learner, party.shared)
         fit = fit_of(party.algorithm, start, sums, learner.local.accelerator)
         for chunk in learner.local.chunks(cohort):

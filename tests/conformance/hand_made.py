@@ -1,4 +1,4 @@
-"""Samples chosen by hand for the trainer, for steps that somebody has worked out on paper."""
+"""Samples chosen by hand for the trainer, for steps worked out on paper."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class HandMade:
         monkeypatch.setattr(trainer, "draw_samples", lambda *_, **__: ())
         monkeypatch.setattr(trainer, "buckets_of", lambda *_, **__: [(size, users)])
         monkeypatch.setattr(trainer, "blocks_of", blocks)
-        start = algorithm.start(
+        start = algorithm.derived.start(
             SharedState(shared), np.arange(self.n_items), 1, torch.device("cpu"), torch.float64
         )
         sums = UnroundedSums(self.n_items)

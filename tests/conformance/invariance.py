@@ -79,7 +79,7 @@ CASES += [MIXING] + [
 ]
 
 
-def everybody() -> UserSplit:
+def all_users() -> UserSplit:
     """Return users of unequal activity; some items are held by too few of them to be trained."""
     return users_of(N_USERS, N_ITEMS, thin=0.3)
 
@@ -104,7 +104,7 @@ def differences(case: str, counts: Sequence[int] = (1, 2)) -> list[str]:
     """
     if case == SHAPES:
         return differing_shapes()
-    party = Party.of(plan_of_case(case), everybody())
+    party = Party.of(plan_of_case(case), all_users())
     n_users, found = len(party.users), []
     with threads(1):
         alone = [party.train(party.users.select(np.array([row]))) for row in range(n_users)]
@@ -166,8 +166,8 @@ def differing_shapes() -> list[str]:
 
 
 def digest_of(case: str) -> str:
-    """Return a short name for the bits of everybody's contribution."""
-    party = Party.of(plan_of_case(case), everybody())
+    """Return a short name for the bits of every user's contribution."""
+    party = Party.of(plan_of_case(case), all_users())
     own = party.train()
     parts = [own.vector.tobytes()]
     parts += [own.private.tensors[name].tobytes() for name in sorted(own.private.tensors)]
@@ -179,7 +179,7 @@ def applied(case: str) -> str:
 
     What is applied are integers that are drawn, so that training plays no part.
     """
-    party = Party.of(plan_of_case(case), everybody())
+    party = Party.of(plan_of_case(case), all_users())
     layout, random = (
         party.learner.server.travelling.layout("train", party.shared),
         np.random.default_rng(4),

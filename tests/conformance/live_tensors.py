@@ -36,7 +36,7 @@ class LiveTensors(TorchDispatchMode):
         return result
 
     def see(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Count a tensor's storage, once, until nobody holds it."""
+        """Count a tensor's storage, once, until nothing holds it."""
         storage = tensor.untyped_storage()
         key = storage.data_ptr()
         if key and key not in self._seen:

@@ -1,4 +1,4 @@
-"""Everybody's users at one client, and the plans that conformance trains them with.
+"""Every user's users at one client, and the plans that conformance trains them with.
 
 An algorithm that does not learn with its own defaults on this little data names others in
 `ALGORITHM_SETTINGS`.
@@ -103,7 +103,7 @@ def default_of(key: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Party:
-    """Everybody's users at one client, after the counting round."""
+    """Every user's users at one client, after the counting round."""
 
     learner: Learner
     algorithm: Algorithm
@@ -145,9 +145,9 @@ class Party:
     def follow(
         self, number: int, shared: SharedState, part: Contribution
     ) -> tuple[SharedState, PrivateState]:
-        """Return the version and the private state after a training round of everybody."""
+        """Return the version and the private state after a training round of every user."""
         after = self.learner.server.apply("train", number, shared, part.vector)
-        if not self.algorithm.personalises:
+        if not self.algorithm.derived.personalises:
             return after, part.private
         assert part.trained is not None
         trained = TrainedUsers(

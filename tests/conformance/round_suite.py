@@ -51,7 +51,7 @@ class RoundSuite(PlanSuite):
         return self.seated(settings)
 
     def seated(self, settings: ProtectionSettings, **options: object) -> RoundTable:
-        """Return a round of random vectors, in which everybody has begun."""
+        """Return a round of random vectors, in which every user has begun."""
         protection = self.kind(self.spec, self.kind.plan(self.spec, preset=self.preset))
         vectors = random_vectors(self.spec, N_CLIENTS)
         return RoundTable(protection, settings, **{"vectors": vectors, **options})  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ class RoundSuite(PlanSuite):
         assert len(steps) == len({step.name for step in steps}) > 1
         assert {step.phase for step in steps} & {COLLECTING, SUMMING, "revealing"} == {COLLECTING}
 
-    def test_the_sum_is_exact_and_everybody_agreed_on_the_same(self, table):
+    def test_the_sum_is_exact_and_every_user_agreed_on_the_same(self, table):
         """Every client is read back from what it stored between its steps."""
         table.play()
         assert np.array_equal(table.finish(), np.sum(list(table.vectors.values()), axis=0))
@@ -240,7 +240,7 @@ class RoundSuite(PlanSuite):
             table.message(step, who)
 
     def test_clients_help_to_no_sum_without_the_others_of_their_cell(self, settings):
-        """The coordinator leaves one out of the round, and everybody else takes all steps."""
+        """The coordinator leaves one out of the round, and every other user takes all steps."""
         table = self.seated(settings, cell=True)
         del table.sent[self.kind.steps.first.name][table.ids[0]]
         with pytest.raises(PartialCell):

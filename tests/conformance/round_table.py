@@ -40,7 +40,7 @@ class RoundTable:
         vectors: one for each client.
         spec: what they are; the protection's own vector, or a part of it.
         people: of another round's table, to have the same clients again.
-        cell: whether they are one cell, always summed together; else anybody may be missing.
+        cell: whether they are one cell, always summed together; else any user may be missing.
 
     Attributes:
         sent: by step, each client's message.
@@ -116,7 +116,7 @@ class RoundTable:
 
     @property
     def stranger(self) -> ClientId:
-        """Somebody who takes no part."""
+        """A user who takes no part."""
         return Identity.create().client_id
 
     def message(self, step: Step, who: ClientId) -> bytes:

@@ -1,4 +1,4 @@
-"""Rounds of the trainer whose changes nobody rounds: what is compared with plain twins."""
+"""Rounds of the trainer whose changes are not rounded: what is compared with plain twins."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class UnroundedSums:
     """A `ChangeSink` that adds up what it is given, in float64.
 
     Attributes:
-        rows, whole: sums by tensor, of active items and one row for nobody's places.
+        rows, whole: sums by tensor, of active items and one row for unused places.
         blocks: every block's change as it came.
     """
 
@@ -66,7 +66,7 @@ class UnroundedSums:
         shrinking: Mapping[str, torch.Tensor],
         weighed: Collection[str] = (),
     ) -> None:
-        """Add what every user's rows shrink by where nobody touches them.
+        """Add what every user's rows shrink by where no user touches them.
 
         Args:
             weighed: tensors in which users count as often as their training items.
@@ -99,7 +99,7 @@ class UnroundedSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnroundedRound:
-    """What a round of everybody leaves behind: sums, counts, private tensors, mean losses."""
+    """What a round of every user leaves behind: sums, counts, private tensors, mean losses."""
 
     change: Tensors
     counts: NDArray[np.int64]
@@ -110,7 +110,7 @@ class UnroundedRound:
 
 
 def begin(learner: Learner, users: UserSplit) -> tuple[SharedState, Tensors]:
-    """Return what everybody starts from, private tensors in float64."""
+    """Return what every user starts from, private tensors in float64."""
     private = learner.local.initial_private(users).tensors
     return learner.server.initial_shared(), {
         name: v.astype(np.float64) for name, v in private.items()
@@ -126,11 +126,11 @@ def train_unrounded(
     dtype: torch.dtype = torch.float64,
     taking: NDArray[np.bool_] | None = None,
 ) -> UnroundedRound:
-    """Train everybody, or those who are taking part, in one round and apply the mean."""
+    """Train every user, or those who are taking part, in one round and apply the mean."""
     algorithm = learner.server.algorithm
     assert isinstance(algorithm, TrainedAlgorithm)
     cohort = learner.local.cohort(shared, users)
-    start = algorithm.start(shared, cohort.active, round_id, learner.local.device, dtype)
+    start = algorithm.derived.start(shared, cohort.active, round_id, learner.local.device, dtype)
     trainer = Trainer(algorithm, replace(start, party_key=cohort.party_key))
     sums = UnroundedSums(len(cohort.active))
     after = {name: values.copy() for name, values in private.items()}
@@ -150,7 +150,7 @@ def train_unrounded(
     if algorithm.counts_rows:
         counts[cohort.active] = sums.counts
     applied = algorithm.apply(shared, MappingProxyType(change), counts, round_id)
-    if algorithm.personalises:
+    if algorithm.derived.personalises:
         applied = personalise(learner, users, shared, applied, after, ~np.isnan(loss), round_id)
     return UnroundedRound(
         change=change,
@@ -178,7 +178,7 @@ def personalise(
     rows = np.nonzero(trained)[0]
     rows = rows[np.argsort(keys[rows])]
     sent = {
-        name: private[own].copy() for name, own in algorithm.sent_from.items() if own in private
+        name: private[own].copy() for name, own in algorithm.sent.sources.items() if own in private
     }
     updates = UserUpdates(
         before,

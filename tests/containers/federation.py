@@ -56,7 +56,7 @@ class Federation:
         )
 
     def up(self) -> None:
-        """Start everybody, monitoring without its pages, too."""
+        """Start every client, monitoring without its pages, too."""
         self.compose(
             "--profile", "monitoring", "up", "--detach", "--no-build", *PARTIES, "prometheus"
         )
@@ -111,7 +111,7 @@ class Federation:
         return str(found["Name"])
 
     def hold_a_round(self, service: str) -> int:
-        """Freeze a client, and return the round that has everybody's update but this client's."""
+        """Freeze a client, and return the round that has all updates but this client's."""
         poll(lambda: len(self.rounds("round published")) >= 2, "two published rounds")
         self.signal(service, "STOP")
 

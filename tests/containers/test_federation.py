@@ -123,8 +123,8 @@ def assert_healthy(parties: Federation, images: Mapping[str, str]) -> None:
 def assert_confined(parties: Federation) -> None:
     """Look at what containers may do, and at which of them mounts what."""
     mounted: dict[str, set[str]] = {}
-    everybody = parties.engine.run("ps", "--all", "--quiet", "--no-trunc").split()
-    for container in everybody:
+    running = parties.engine.run("ps", "--all", "--quiet", "--no-trunc").split()
+    for container in running:
         for mount in parties.engine.inspect(container)["Mounts"]:
             if mount["Type"] == "volume":
                 mounted.setdefault(mount["Name"], set()).add(container)

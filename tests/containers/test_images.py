@@ -83,7 +83,7 @@ def test_its_bill_of_materials_lists_all_that_is_installed(inside: Inside, party
 
 
 @pytest.mark.parametrize("party", PARTIES)
-def test_nobody_is_root_and_nothing_can_be_written(inside: Inside, party: str) -> None:
+def test_no_container_is_root_and_nothing_can_be_written(inside: Inside, party: str) -> None:
     assert inside[party]["user"] == 10001
     assert not inside[party]["written"]
 

@@ -169,7 +169,7 @@ def test_the_shipped_configuration_is_valid(tools):
 
 
 def free_ports(n_ports: int) -> list[int]:
-    """Return ports that nobody listens on."""
+    """Return free ports."""
     taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(n_ports)]
     found = [one.getsockname()[1] for one in taken]
     for one in taken:

@@ -110,7 +110,7 @@ AUDIT_A_RUN = Script(
 
 
 def passphrase(reader: Reader) -> None:
-    """Kits, and a passphrase in a file, since nobody is asked."""
+    """Kits, and a passphrase in a file, since there is no terminal to ask."""
     kits(reader)
     (reader.cwd / "passphrase").write_text(PASSPHRASE + "\n", encoding="utf-8")
 

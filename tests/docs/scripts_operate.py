@@ -88,7 +88,7 @@ RUN_A_COORDINATOR = Script(
 
 
 def clients_folder(reader: Reader) -> None:
-    """What a data owner was given; everybody else runs."""
+    """What a data owner was given; every other user runs."""
     kits(reader)
     plan_of(reader, "clients/hospital-a", "run.toml")
     kit = "kits/clients/hospital-a"

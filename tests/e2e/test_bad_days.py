@@ -59,7 +59,7 @@ def test_a_coordinator_that_is_killed_while_clients_enrol(tmp_path, start):
     clients = [kits.client("a")]
     clients[0].wait_for(WAITING)
     first.kill()
-    # It applies to nobody, and its patience is no error.
+    # It has nowhere to apply, and its patience is no error.
     clients.append(kits.client("b"))
     clients[1].wait_for("unreachable")
     second = kits.coordinator("second")
@@ -80,7 +80,7 @@ def test_a_coordinator_that_is_killed_while_clients_enrol(tmp_path, start):
 
 @pytest.mark.long
 def test_a_kit_that_is_started_twice_and_one_that_was_copied(tmp_path, start):
-    """The second of each is told; the first goes on, and nobody's data is counted twice."""
+    """The second of each is told; the first goes on, and no client's data is counted twice."""
     kits = Kits(tmp_path, start)
     clients = kits.path / "clients"
     shutil.copytree(clients / "a", clients / "copy")
@@ -229,7 +229,7 @@ def test_clocks_that_are_off_by_an_hour(tmp_path, start):
 @pytest.mark.slow
 @pytest.mark.long
 def test_an_authority_whose_clock_is_ahead_while_it_admits(tmp_path, start):
-    """What it dated is good for nobody as yet; once its clock is right, another epoch mends it."""
+    """What it dated is not valid yet; once its clock is right, another epoch mends it."""
     kits = Kits(tmp_path, start)
     kits.coordinator()
     clients = [kits.client(name) for name in "abc"]

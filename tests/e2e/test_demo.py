@@ -79,7 +79,7 @@ def test_it_runs_to_the_end(start, tmp_path):
 
 
 @pytest.mark.long
-def test_under_masks_nobody_reads_an_update(start, tmp_path):
+def test_under_masks_no_party_reads_an_update(start, tmp_path):
     running = demo(
         start, tmp_path, "--protection", "masks", "--rounds", "1", "--no-compare",
         "--no-second-act", "--json",
@@ -144,7 +144,7 @@ def command_line(pid):
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
-def test_stopped_it_leaves_nobody_behind(start, tmp_path, number):
+def test_stopped_it_leaves_no_process_behind(start, tmp_path, number):
     running = demo(start, tmp_path, "--rounds", "500", "--no-compare")
     children = poll(lambda: all_there(running), "children")
     poll(lambda: list(tmp_path.glob("runs/*/rounds.jsonl")), "a published round")

@@ -236,7 +236,7 @@ class Parties:
         return found
 
     def still_there(self):
-        """Check that nobody but the coordinator ended."""
+        """Check that no process but the coordinator ended."""
         for party in (self.authority, *self.clients.values()):
             assert party.process.poll() is None, party.told[-4000:]
         return True
@@ -395,7 +395,7 @@ def test_who_goes_away_leaves_nothing_behind(kits):
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_who_stays_and_reads_nothing_holds_nobody_up(kits):
+def test_a_reader_that_reads_nothing_delays_no_other(kits):
     coordinator = kits.coordinator()
     watched = Watched(coordinator)
     kits.authority()

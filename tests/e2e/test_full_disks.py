@@ -77,7 +77,7 @@ def test_a_coordinator_that_is_killed_while_its_disk_is_full(tmp_path, start):
     """The next one starts on what is left of the reserve; the round goes on once there is space."""
     kits = Kits(tmp_path, start, total=ROUNDS)
     kits.set_coordinator(f"reserve_bytes = {RESERVE}")
-    # Before its folder is another one for it, everybody learns where it listens.
+    # Before its folder is another one for it, every client learns where it listens.
     kits.coordinator("before").kill()
     disk = SmallDisk(kits.path / "coordinator", 2 * KIB)
     with disk.kept():

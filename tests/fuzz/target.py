@@ -1,4 +1,4 @@
-"""What a fuzz target is: a reader of bytes that somebody else controls, and bytes that it takes."""
+"""What a fuzz target is: a reader of bytes that a peer controls, and bytes that it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every parser of bytes that somebody else controls, by name."""
+"""Every parser of bytes that a peer controls, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members join and leave while everybody runs, and nothing is restarted for it."""
+"""Members join and leave while every client runs, and nothing is restarted for it."""
 
 import json
 import signal
@@ -63,7 +63,7 @@ def check_members(federation, numbers):
 
 
 @pytest.mark.parametrize("protection", params("bfv", "masks", long=["none"]))
-def test_somebody_joins_while_a_round_is_in_progress(found, protection):
+def test_a_client_joins_while_a_round_is_in_progress(found, protection):
     federation = found(plan_of(protection, 3), 4, prepare=lambda bench: never_met(bench, 3))
     owners = Authorities(federation)
     gate, until_it_is_there = Gate(3), Gate(4)
@@ -80,7 +80,7 @@ def test_somebody_joins_while_a_round_is_in_progress(found, protection):
         assert admitted.client_id in waits.detail
         assert admitted.client_id == Identity.load(federation.bench.state(3)).client_id
         made = owners.folder.newest
-        # The round that was in progress ends in its own epoch, with everybody's update.
+        # The round that was in progress ends in its own epoch, with every client's update.
         assert owners.link.status().next_epoch == made.roster.epoch
         assert owners.link.status().epoch == made.roster.epoch - 1
         gate.opened.set()
@@ -107,7 +107,7 @@ def test_somebody_joins_while_a_round_is_in_progress(found, protection):
 
 
 @pytest.mark.parametrize("algorithm", params("fedrap", long=["fedmf"]))
-def test_somebody_is_removed_while_a_round_is_in_progress(found, algorithm):
+def test_a_client_is_removed_while_a_round_is_in_progress(found, algorithm):
     """The round is abandoned, and moves nothing: fedrap's steps count published ones."""
     federation = found(plan_of("bfv", 3, algorithm), 4)
     owners = Authorities(federation)

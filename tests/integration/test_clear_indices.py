@@ -44,8 +44,8 @@ def check_model(federation, **plan):
         assert client.result().reason == "all rounds are published"
     bench = federation.bench
     rounds = accepted(bench, federation.published())
-    everybody = frozenset(range(bench.n_clients))
-    assert [played.clients for played in rounds] == [everybody] * bench.plan.rounds.published
+    all_clients = frozenset(range(bench.n_clients))
+    assert [played.clients for played in rounds] == [all_clients] * bench.plan.rounds.published
     dense = clear_plan("none", indices="hidden", **plan)
     wanted = compute(dense, bench.users(), rounds)
     assert {bench.model(number) for number in range(bench.n_clients)} == {wanted.model}
@@ -101,7 +101,7 @@ def test_the_papers_preset_publishes_the_same_bits(found):
     check_model(federation, ratio=0.02, total=1)
 
 
-def test_sums_of_more_than_somebody_would_add_up(found):
+def test_sums_of_more_than_a_party_would_add_up(found):
     plan = clear_plan(recompute_limit=3, clients_per_round=4, minimum_clients=4, total=1)
     federation = found(plan, 4, bench=Alone)
     federation.start_all()
@@ -136,7 +136,7 @@ def test_a_client_of_several_users_is_refused_by_name(found):
     assert "users, but under update.indices" in failure.message
 
 
-def test_nobody_takes_part_without_accepting_what_indices_show(found, tmp_path):
+def test_no_client_takes_part_without_accepting_what_indices_show(found, tmp_path):
     federation = found(clear_plan(), N_ALONE, bench=Alone)
     failure = federation.client(0, accept_exposure=False).failure()
     assert type(failure) is RefusedError

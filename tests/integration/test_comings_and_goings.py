@@ -169,7 +169,7 @@ def test_a_client_that_is_behind_by_fifty_versions(found, protection):
 
 
 def test_a_wrong_copy_of_the_model_is_passed_over_and_made_again(found):
-    """Nobody but a joiner can tell; it takes the rounds, and others have a better copy made."""
+    """No client but a joiner can tell; it takes the rounds, and others have a better copy made."""
     federation = found(plan_of("bfv", 3), 6)
     store = federation.coordinator.engine.run.store
     gate, makers = Gate(4), FirstCopyIsWrong()

@@ -50,7 +50,7 @@ def test_the_same_bits_as_one_process(found, revealing, protection):
 
 
 def check_secret_stayed(bench):
-    """Nobody but the authority has the secret key in a file; the coordinator's are all read."""
+    """No party but the authority has the secret key in a file; the coordinator's are all read."""
     own = AuthorityFolder(bench.workspace.folder / "keys").private
     secret = AuthorityFolder(bench.workspace.folder / "keys").revealer.secret_of(1)
     content = secret[-1000:]
@@ -203,7 +203,7 @@ def test_one_clients_ciphertext_is_not_a_sum(found, revealing, protection):
 _ABANDONED = "round abandoned"
 
 
-def test_members_fetch_nobodys_contribution(found, revealing):
+def test_members_fetch_no_clients_contribution(found, revealing):
     """In whosever name, in the middle of a round: only who opens sums has a use for them."""
     federation = found(plan_of("bfv", key_holder="authority"))
     bench = federation.bench
@@ -284,7 +284,7 @@ def test_restored_from_a_backup(found, revealing, tmp_path):
         # The coordinator knows neither the new revealer nor its epoch: it waits to be let in.
         events = revealing(federation, "restored")
         poll(lambda: [event.name for event in events] == ["revealer waits"])
-        # Round 3 could be opened by nobody any more: it is given up at once.
+        # Round 3 could not be opened any more: it is given up at once.
         assert _deliver(federation, made.to_json())
         gate.opened.set()
         check_against_one_process(federation)

@@ -337,7 +337,7 @@ Party = CoordinatorProcess | ClientProcess | AuthorityProcess
 
 @dataclass
 class Parties:
-    """Everybody of a federation, each a process of its own.
+    """Every party of a federation, each a process of its own.
 
     Attributes:
         kills: who was killed, in order.
@@ -373,9 +373,9 @@ class Parties:
         return found
 
     def kill(self, dice):
-        """End somebody, whatever it is doing, and start it again."""
+        """End a party, whatever it is doing, and start it again."""
         if not self._turns:
-            # Everybody once before anybody again.
+            # Every party once before any party again.
             self._turns = dice.sample(sorted(self._running), len(self._running))
         name = self._turns.pop()
         victim = self._running[name]
@@ -412,7 +412,7 @@ def kinds_of(total):
 
 
 def play(folder, protection, *, total, kills, seed):
-    """Play a run in which somebody is killed again and again, and check all that came of it."""
+    """Play a run in which a party is killed again and again, and check all that came of it."""
     holder = "members" if protection in ("masks", "none") else "authority"
     bench = Bench.make(folder, plan_of(protection, key_holder=holder, total=total))
     dice = random.Random(seed)
@@ -425,12 +425,12 @@ def play(folder, protection, *, total, kills, seed):
         published = published_rounds(bench, parties.address)
     finally:
         parties.close()
-    everybody = leave_one_out(data().interactions, data().catalogue)
+    all_users = leave_one_out(data().interactions, data().catalogue)
     rounds = [
         Accepted(round=RoundId(number), kind=kind, clients=frozenset({0}))
         for number, kind in enumerate(kinds_of(total), start=1)
     ]
-    undisturbed = compute(plan_of("none", total=total), [everybody], rounds)
+    undisturbed = compute(plan_of("none", total=total), [all_users], rounds)
     assert [found.kind for found in published] == kinds_of(total)
     assert all(len(found.contributions) == bench.n_clients for found in published)
     models = {bench.model(number) for number in range(bench.n_clients)}
@@ -438,7 +438,7 @@ def play(folder, protection, *, total, kills, seed):
     return parties
 
 
-def test_somebody_killed_at_random_instants(tmp_path):
+def test_a_client_killed_at_random_instants(tmp_path):
     parties = play(tmp_path, "bfv", total=8, kills=4, seed=1)
     assert parties.kills
 

@@ -13,12 +13,12 @@ from world.clock import DEADLINE_SECONDS, poll
 from world.held_steps import (
     N_CLIENTS,
     Gate,
-    everybody,
     keys_of,
     let_it_drop_out,
     phase_in,
     phase_of,
     until_others_are_done,
+    whole_federation,
     without_cell_of,
 )
 from world.links import Passing
@@ -46,7 +46,7 @@ from fedrec.wire.messages import (
 @pytest.mark.parametrize("step", params("vector", long=["shares", "signature"]))
 def test_the_others_go_on_without_a_client_that_drops_out(found, step):
     gate = Gate(3, step)
-    federation = everybody(found, {4: gate}, 3)
+    federation = whole_federation(found, {4: gate}, 3)
     with gate:
         let_it_drop_out(federation, gate, step)
         poll(lambda: federation.coordinator.engine.run.state.published >= 3)
@@ -58,7 +58,7 @@ def test_the_others_go_on_without_a_client_that_drops_out(found, step):
 
 def test_answers_of_fewer_are_enough_after_a_while(found):
     gate = Gate(2, "answer")
-    federation = everybody(found, {4: gate}, 2)
+    federation = whole_federation(found, {4: gate}, 2)
     with gate:
         let_it_drop_out(federation, gate, "answer")
         poll(lambda: federation.coordinator.engine.run.state.published >= 2)
@@ -85,7 +85,7 @@ def test_a_vector_after_its_client_was_declared_dropped_is_refused(found):
 
         return gate(Noting(link))
 
-    federation = everybody(found, {4: wrap}, 3)
+    federation = whole_federation(found, {4: wrap}, 3)
     with gate:
         let_it_drop_out(federation, gate, "vector")
         poll(lambda: phase_of(federation) != "masking")
@@ -144,7 +144,7 @@ def of_others(raw):
 def test_a_client_that_is_told_something_else_gives_nothing(found, step, change, event):
     """Scenarios 6 and 7 over the wire: the lie costs the round one cell, and is written down."""
     victim = 4
-    federation = everybody(found, {victim: lambda link: Falsifying(link, step, change)}, 2)
+    federation = whole_federation(found, {victim: lambda link: Falsifying(link, step, change)}, 2)
     bench = federation.bench
     poll(lambda: event in audit_of(bench, victim))
     engine = federation.coordinator.engine
@@ -316,7 +316,7 @@ def test_a_member_is_removed_once_survivors_are_told(found, step):
 
 @pytest.mark.parametrize("step", params("signature", long=["keys", "shares", "answer"]))
 def test_a_member_is_added(found, step):
-    """The round ends in its own epoch with everybody who is in it; the next one is of the new."""
+    """The round ends in its own epoch with all its clients. The next one is of the new."""
     plan = plan_of("masks", 3, mask_step_seconds=60.0)
     federation = found(plan, 4, prepare=lambda bench: never_met(bench, 3))
     owners, gate = Authorities(federation), Gate(ROUND, step)

@@ -135,7 +135,7 @@ def coordinators_folder(federation):
 def test_coordinator_folder_back(found, revealing, last):
     """Members wait for a coordinator that was set back, and show it what it forgot.
 
-    Also where that is only the round that the older folder still collects, which nobody sends
+    Also where that is only the round that the older folder still collects, which no client sends
     again, and the authority is away.
     """
     federation = found(plan_of("bfv", key_holder="authority"))
@@ -178,7 +178,7 @@ def test_coordinator_folder_back(found, revealing, last):
 
 @pytest.mark.parametrize("protection", params("bfv", long=["none"]))
 def test_an_older_copy_of_the_same_round_goes_on(found, protection):
-    """What was acknowledged and then lost, of a round that nobody published, is sent again."""
+    """What was acknowledged and then lost, of a round that was not published, is sent again."""
     federation = found(plan_of(protection))
     gates = [Gate(2), Gate(2)]
     clients = [federation.client(number, wrap=gate) for number, gate in enumerate(gates)]
@@ -206,7 +206,7 @@ def test_an_older_copy_of_the_same_round_goes_on(found, protection):
     assert all(clients == {0, 1, 2} for clients in counted)
 
 
-def test_members_wait_where_nobody_signs(found):
+def test_members_wait_where_no_authority_signs(found):
     """Without a key authority there is no word to show: members wait, and say so."""
     federation = found(plan_of("none"))
     gates = [Gate(2), Gate(4)]

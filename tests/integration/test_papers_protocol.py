@@ -134,7 +134,7 @@ def test_who_is_too_far_behind_takes_a_copy_that_two_reports_name(found, monkeyp
 
 
 def _away(federation, last):
-    """Let time pass until the last round has begun: somebody may be waited for who is not there."""
+    """Let time pass until the last round has begun: a missing client may be waited for."""
     state = federation.coordinator.engine.run.state
     if state.current is not None and len(state.current.accepted) >= 3:
         federation.clock.jump(federation.bench.plan.rounds.deadline_seconds)
@@ -142,7 +142,7 @@ def _away(federation, last):
 
 
 def test_more_clients_than_an_authority_would_add_up(found):
-    """Nobody adds updates up but the coordinator, and sums carry no tags."""
+    """No party adds updates up but the coordinator, and sums carry no tags."""
     plan = plan_of("bfv", 5, recompute_limit=3, clients_per_round=5)
     federation = found(plan, 5)
     assert protection_of(plan, 24).chosen.n_tags == 0

@@ -5,7 +5,7 @@ learn of all others from the sums of `ease`, which are how many users hold each 
 attack is played without the rule as well, and has to succeed there.
 
 Each client has four users. All hold all common items but one or two, so that no pair of those
-determines anybody. One user of each client holds an item that no other user holds, and `WIDE` is
+determines any client. One user of each client holds an item that no other user holds, and `WIDE` is
 held by one user of one cell and four of another.
 """
 

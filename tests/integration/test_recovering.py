@@ -57,14 +57,14 @@ def recovered(federation, name="keys"):
     return made
 
 
-def check_everybody(federation):
+def check_every_client(federation):
     """Compare all clients with an undisturbed run in one process, in which all are counted."""
     bench = federation.bench
     for client in federation.clients:
         assert client.result().reason == "all rounds are published"
-    everybody = frozenset(range(bench.n_clients))
+    all_clients = frozenset(range(bench.n_clients))
     rounds = [
-        Accepted(round=RoundId(number), kind=kind, clients=everybody)
+        Accepted(round=RoundId(number), kind=kind, clients=all_clients)
         for number, kind in enumerate(KINDS, start=1)
     ]
     wanted = compute(bench.plan, bench.users(), rounds)
@@ -108,7 +108,7 @@ def test_coordinator_whose_index_is_gone(found, revealing):
         made = recovered(federation)
     assert made.aside is not None
     assert content(made.aside) == before, "set aside, not deleted"
-    check_everybody(federation)
+    check_every_client(federation)
 
 
 def test_coordinator_three_rounds_back(found, revealing):
@@ -140,7 +140,7 @@ def test_coordinator_three_rounds_back(found, revealing):
             gate.opened.set()
     assert (made.round, made.has_model) == (4, True)
     assert made.aside is not None and (made.aside / "coordinator.sqlite").exists()
-    check_everybody(federation)
+    check_every_client(federation)
     assert federation.coordinator.engine.run.state.published == 5
 
 
@@ -166,7 +166,7 @@ def test_coordinator_whole_folder_lost(found, revealing, algorithm):
     models = {federation.bench.model(number) for number in range(3)}
     assert len(models) == 1
     if algorithm == "fedmf":
-        check_everybody(federation)
+        check_every_client(federation)
 
 
 def test_a_file_that_ends_before_the_folder(found, revealing):
@@ -224,7 +224,7 @@ def test_a_damaged_sum(found, revealing):
     finally:
         for gate in gates:
             gate.opened.set()
-    check_everybody(federation)
+    check_every_client(federation)
 
 
 def test_what_is_no_word_of_the_key_authority(found, revealing, tmp_path):
@@ -373,7 +373,7 @@ def test_an_older_copy_of_the_authority_uses_no_key(found, revealing, tmp_path):
     finally:
         for gate in gates:
             gate.opened.set()
-    check_everybody(federation)
+    check_every_client(federation)
 
 
 def test_authority_and_coordinator_lost_together(found, revealing, tmp_path):
@@ -401,7 +401,7 @@ def test_authority_and_coordinator_lost_together(found, revealing, tmp_path):
     finally:
         for gate in gates:
             gate.opened.set()
-    check_everybody(federation)
+    check_every_client(federation)
     learnt = [entry.round for entry in federation.journal() if entry.kind == "round learnt"]
     assert learnt == [3]
     record = federation.coordinator.engine.run.store.published(RoundId(5))

@@ -93,11 +93,11 @@ def test_a_model_for_each_client_is_that_of_one_process(found, algorithm):
 
 def check_private(bench, algorithm):
     """Every user's parameters are those that it would have in a single process."""
-    everybody = leave_one_out(data().interactions, data().catalogue).user_ids
+    all_users = leave_one_out(data().interactions, data().catalogue).user_ids
     wanted = merged(algorithm).private[0].tensors
     for number, users in enumerate(bench.users()):
         found = bench.private(number).tensors
-        rows = [everybody.index(user) for user in users.user_ids]
+        rows = [all_users.index(user) for user in users.user_ids]
         assert found.keys() == wanted.keys()
         assert all(np.array_equal(found[name], wanted[name][rows]) for name in wanted)
 

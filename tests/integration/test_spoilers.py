@@ -136,7 +136,7 @@ def test_three_cells_go_on_without_one_where_rare_items_are_not_trained(found, r
 def test_of_two_cells_none_can_be_spared_where_rare_items_are_not_trained(
     found, revealing, spoiler
 ):
-    """One cell alone could be corrupt: the round is given up, and nobody is paused."""
+    """One cell alone could be corrupt: the round is given up, and no client is paused."""
     federation, _ = begun(found, spoiler, least=2)
     revealing(federation)
     federation.start_all(wrap=together(6, (1, 2)))
@@ -146,7 +146,7 @@ def test_of_two_cells_none_can_be_spared_where_rare_items_are_not_trained(
     assert not [entry for entry in federation.journal() if entry.kind == "cells paused"]
 
 
-def test_a_pause_outlives_everybody_and_ends_by_a_roster(found, spoiler):
+def test_a_pause_outlives_restarts_and_ends_by_a_roster(found, spoiler):
     """Coordinator and authority are killed in the fourth round; then the cell is taken in again."""
     federation, good = begun(found, spoiler, total=4)
     bench = federation.bench
@@ -184,15 +184,15 @@ def test_a_pause_outlives_everybody_and_ends_by_a_roster(found, spoiler):
     finally:
         go_on.set()
         authority.close()
-    everybody = frozenset(range(6))
-    assert sets == [everybody, *[good] * 3, everybody, everybody]
+    all_clients = frozenset(range(6))
+    assert sets == [all_clients, *[good] * 3, all_clients, all_clients]
     assert [found.epoch for found in federation.published()] == [1, 1, 1, 1, 3, 3]
     (told,) = [event for event in federation.journal() if event.kind == "cells paused"]
     assert told.round == 2
 
 
 def test_a_coordinator_made_anew_knows_the_pause(found, revealing, spoiler):
-    """Nobody of the cell is asked, so that no round waits for them in vain."""
+    """No client of the cell is asked, so that no round waits for them in vain."""
     federation, good = begun(found, spoiler)
     revealing(federation)
     all_six, go_on = together(6, (1, 2)), threading.Event()
@@ -228,7 +228,7 @@ def test_a_coordinator_made_anew_knows_the_pause(found, revealing, spoiler):
 
 @pytest.mark.parametrize("protection", params("bfv", long=["masks"]))
 def test_a_single_cell_stalls_and_goes_on_by_itself(found, revealing, spoiler, protection):
-    """Three rounds are given up and everybody is told; nobody is paused."""
+    """Three rounds are given up and every client is told; no client is paused."""
     holder = {"key_holder": "authority"} if protection == "bfv" else {}
     federation = found(plan_of(protection, n_clients=3, **holder), 3)
     spoiler.folder, spoiler.rounds = federation.bench.state(1), 3
@@ -260,7 +260,7 @@ def test_what_the_coordinator_can_read_is_refused_one_by_one(found, spoiler, alg
     with structlog.testing.capture_logs() as lines:
         federation.start_all(wrap=together(4, (1, 2)))
         sets = check_against_one_process(federation)
-    others, everybody = frozenset(range(3)), frozenset(range(4))
+    others, all_clients = frozenset(range(3)), frozenset(range(4))
     kinds = [found.kind for found in federation.published()]
     refused = [line for line in lines if line["event"] == "update refused"]
     name = federation.coordinator.engine.run.federation.keys.roster
@@ -270,11 +270,11 @@ def test_what_the_coordinator_can_read_is_refused_one_by_one(found, spoiler, alg
     assert told.detail.startswith("this client's update has values that no honest client sends")
     if algorithm == "fedmf":
         assert kinds == ["count", "train", "train", "train", "evaluate"]
-        assert sets == [everybody, *[others] * 4], "it is left alone for a while"
+        assert sets == [all_clients, *[others] * 4], "it is left alone for a while"
     else:
         # Divided by what four counted, the sum of three would be wrong: the three count again.
         assert kinds[:2] == ["count", "count"]
-        assert sets == [everybody, *[others] * (len(sets) - 1)]
+        assert sets == [all_clients, *[others] * (len(sets) - 1)]
 
 
 Sent = dict[RoundId, list[bytes]]

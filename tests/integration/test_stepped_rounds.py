@@ -39,7 +39,7 @@ def test_a_coordinator_that_ends_within_a_step_goes_on_with_it(found, protection
 
 @pytest.mark.parametrize(("protection", "step"), LATER)
 def test_of_three_clients_one_that_drops_out_ends_the_round(found, protection, step):
-    """The next round is everybody's again."""
+    """The next round is every client's again."""
     federation, gate = held_at(found, protection, step)
     with gate:
         let_it_drop_out(federation, gate, step)

@@ -10,7 +10,7 @@ import pytest
 from world.bench import N_ITEMS, merged, plan_of
 from world.children import Child, ClientProcess, KillClient, Proxy, close_all
 from world.clock import poll
-from world.held_steps import N_CLIENTS, Gate, everybody, let_it_drop_out, without_cell_of
+from world.held_steps import N_CLIENTS, Gate, let_it_drop_out, whole_federation, without_cell_of
 from world.links import Passing
 from world.plans import params
 
@@ -259,7 +259,7 @@ def noisy(protection, **privacy):
         pytest.param("masks", "laplace", marks=pytest.mark.long),
     ],
 )  # fmt: skip
-def test_one_noisy_model_for_everybody(found, protection, mechanism):
+def test_one_noisy_model_for_every_client(found, protection, mechanism):
     plan = noisy(protection, mechanism=mechanism)
     federation = found(plan, 3)
     for number in range(3):
@@ -321,7 +321,7 @@ def test_who_drops_out_under_masks_pays_for_a_vector_and_for_nothing_else(found,
         update={"rounds": plan_of("masks", 3, mask_step_seconds=60.0).rounds}
     )
     gate = Gate(3, step)
-    federation = everybody(found, {4: gate}, 3, plan)
+    federation = whole_federation(found, {4: gate}, 3, plan)
     with gate:
         let_it_drop_out(federation, gate, step)
         poll(lambda: federation.coordinator.engine.run.state.published >= 3)

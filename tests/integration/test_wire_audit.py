@@ -43,7 +43,7 @@ def recorded(found, tmp_path):
 
 
 def report_of(federation, tmp_path, *, truth=True):
-    """Stop everybody and audit."""
+    """Stop every client and audit."""
     federation.stop()
     bench = federation.bench
     folders = [state.parent for state in bench.workspace.client_states] if truth else []
@@ -125,7 +125,7 @@ def test_a_run_whose_keys_were_renewed_is_audited_epoch_by_epoch(recorded, tmp_p
     assert any(told in sentence for sentence in report.sentences())
 
 
-def test_a_field_that_nobody_declared_is_named(recorded, tmp_path, monkeypatch):
+def test_an_undeclared_field_is_named(recorded, tmp_path, monkeypatch):
     honest = grpc_link.UPLOAD_HEADER.to_proto
 
     def leaking(header):

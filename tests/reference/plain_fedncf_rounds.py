@@ -81,7 +81,7 @@ def fedncf_round(tensors, vectors, keys, histories, settings: Settings, *, seed,
             taking[index] = False
             continue
         after[index] = p.numpy()
-        # Rows that nobody touched are not handed over, whatever decay would do to them.
+        # Rows that no user touched are not handed over, whatever decay would do to them.
         rows[touched] += (moved - table)[touched]
         counts[touched] += 1
         weight = min(len(positives), LARGEST_WEIGHT) if weighs else 1

@@ -156,7 +156,7 @@ def user_gradients(vector, shared, chunks, settings, margins=None):
 
 
 def fedrecgel_round(state: State, keys, histories, settings, *, seed, round_id, near=0.0):
-    """Train everybody but those with a unit this close to its kink, and take the server's step."""
+    """Train every user but those with a unit this close to its kink, and take the server's step."""
     n_items = len(state.shared["item_embedding"])
     sums = {name: torch.zeros_like(value) for name, value in state.shared.items()}
     vectors, own_moments, each = list(state.vectors), list(state.own_moments), []

@@ -99,7 +99,7 @@ def train_user(table, private, settings, epochs_of_batches):
 
 
 def pfedclr_round(table, private, keys, histories, settings, *, seed, round_id, n_items):
-    """Return a `Round` from the table and everybody's private tensors."""
+    """Return a `Round` from the table and every user's private tensors."""
     found = Round(change=torch.zeros_like(table))
     for key, positives, own in zip(keys, histories, private, strict=True):
         samples = samples_of(seed, round_id, key, positives, positives, n_items, 4)

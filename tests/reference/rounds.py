@@ -1,4 +1,4 @@
-"""A round of everybody by the plain twins: what it sends and leaves, from the tensors before it."""
+"""A round of every user by the plain twins: what it sends and leaves, from earlier tensors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def fedmf(learner, users, shared, private, round_id, number, near):
     )  # fmt: skip
     made = fedmf_round(
         shared["item_embedding"], private["user_embedding"], *histories_of(users), rule, structure,
-        learner.server.algorithm.structure.basis(SEED, round_id), seed=SEED, round_id=round_id,
+        learner.server.algorithm.sent.structure.basis(SEED, round_id), seed=SEED, round_id=round_id,
         per_positive=4,
     )  # fmt: skip
     entries = {"entries": made.entries} if update.normaliser == "entry" else {}
@@ -102,7 +102,7 @@ def fedncf(learner, users, shared, private, round_id, number, near):
 
 def pfedrec(learner, users, shared, private, round_id, number, near):
     own, table = learner.server.plan.algorithm, shared["item_embedding"]
-    basis = learner.server.algorithm.structure.basis(SEED, round_id)
+    basis = learner.server.algorithm.sent.structure.basis(SEED, round_id)
     visits = [
         train_user(
             private["user_embedding"][index], float(private["user_bias"][index]), table, key,
@@ -132,7 +132,7 @@ def pfedrec(learner, users, shared, private, round_id, number, near):
 def fedrap(learner, users, shared, private, round_id, number, near):
     own, table = learner.server.plan.algorithm, shared["item_embedding"]
     weight, slower = plain_fedrap.schedule_of(own.schedule, number), own.round_decay ** (number - 1)
-    basis = learner.server.algorithm.structure.basis(SEED, round_id)
+    basis = learner.server.algorithm.sent.structure.basis(SEED, round_id)
     after, change = {name: values.copy() for name, values in private.items()}, np.zeros(table.shape)
     epochs, losses, untouched = set(), [], 0
     for index, (key, positives) in enumerate(zip(*histories_of(users), strict=True)):
@@ -269,7 +269,7 @@ def plgc_rule(learner):
 
 
 def plgc(learner, users, shared, private, round_id, number, near, taking=None):
-    """Everybody who takes part trains; G becomes the mean of their tables, by training items."""
+    """Every user who takes part trains; G becomes the mean of their tables, by training items."""
     rule, whole = plgc_rule(learner), learner.server.plan.algorithm.upload == "table"
     before = {name: torch.tensor(values) for name, values in shared.items()}
     table = before.pop("item_embedding")
@@ -366,13 +366,13 @@ def gpfedrec(learner, users, shared, private, round_id, number, near):
 
 
 def smoothed_round(own, table, tables, after, loss=None):
-    near_ones, everybody = plain_gpfedrec.smoothed(
+    near_ones, all_users = plain_gpfedrec.smoothed(
         tables, threshold=own.threshold, neighbours=own.neighbours, layers=own.layers,
         distance=own.similarity == "distance",
     )  # fmt: skip
     return Round(
         change={"item_embedding": sum(tables) - len(tables) * table, "users": [len(tables)]},
-        shared={"item_embedding": everybody}, loss=loss,
+        shared={"item_embedding": all_users}, loss=loss,
         private=after | {"smoothed_item_embedding": np.stack(near_ones)},
     )  # fmt: skip
 
@@ -513,7 +513,7 @@ def pfedgraph(learner, users, shared, private, round_id, number, near):
         after["user_embedding"][index], after[OWN][index] = p.numpy(), mine.numpy()
         after["personal_scores"][index] = mine.numpy() @ p.numpy()
     tables = list(after[OWN].copy())
-    first = learner.server.algorithm.initial_shared().tensors["item_embedding"]
+    first = learner.server.algorithm.derived.initial_shared().tensors["item_embedding"]
     found, anchors = plain_pfedgraph.mixtures(
         tables, first, np.diff(users.train_indptr).tolist(), own.smoothing
     )

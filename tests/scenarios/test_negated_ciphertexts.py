@@ -1,11 +1,10 @@
 """A member with changed software and the coordinator take others' ciphertexts off a sum.
 
 The authority opens sums over whole rosters only, of updates that members signed. A member signs
-whatever it likes: here the negated ciphertexts of everybody but the victim, which the coordinator
+whatever it likes: here the negated ciphertexts of all but the victim, which the coordinator
 handed to it. All that the authority checks of the list is right, and what opens is the victim's
 update, alone. Under bfv tags show it: the member would have to take the others' pads off, which
-each of them shares with the authority only. ckks has no tags, so that there everybody is taken to
-be honest.
+each shares with the authority only. ckks has no tags, so all clients are taken to be honest.
 """
 
 import numpy as np
@@ -48,7 +47,7 @@ class Federation:
         self.member: Member = self.protection.encryptor(self.context, key, tag_key=TAG_KEY)
 
     def opened(self, messages):
-        """Add updates up as the authority does itself, and open the sum under everybody's names."""
+        """Add updates up as the authority does, and open the sum under every client's names."""
         accumulator = self.protection.accumulator(self.context)
         for message in messages:
             accumulator.add(message)

@@ -5,7 +5,7 @@ environment, folder, database, log and a recording of its traffic are searched f
 the clients and the group; then the same search is shown to find them where they are.
 
 Under masks there is no key of the scheme. What stays with the clients is what takes the masks off:
-both X25519 keys that a client makes for a round, and every share of its mask key, since nobody
+both X25519 keys that a client makes for a round, and every share of its mask key, since no client
 drops out here. Seeds of the clients' own masks and their shares are no secret at the end of a
 round: clients hand them over for the survivors, once the set of survivors is signed.
 """

@@ -57,7 +57,7 @@ class Round:
         return first * self.scale, second * self.scale
 
     def revealed(self):
-        """Return the integers of `reveal`, with the counters that everybody knows, as slots."""
+        """Return the integers of `reveal`, with the counters that every client knows, as slots."""
         found = self.party.member.reveal(self.total, N_CLIENTS)
         first, second = found.reshape(2, -1) * self.scale
         counter = N_CLIENTS * self.scale

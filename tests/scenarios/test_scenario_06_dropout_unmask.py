@@ -5,7 +5,7 @@ and a fifth of dropped clients needs. Up to there the sum of the survivors comes
 Twenty before and twenty after are two fifths together, for which these parameters do not stand: of
 42 neighbours 25 remain on average, and somewhere fewer than 21. A plan that says two fifths gets 60
 neighbours, and its sum comes out.
-With sixty gone the round ends, nobody gives a share, and the next round works.
+With sixty gone the round ends, no client gives a share, and the next round works.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ def test_scenario_06_three_fifths_end_the_round_and_unmask_nothing(people):
     with pytest.raises(RoundError, match=r"needs \d+"):
         cohort.mask(without=gone)
     assert cohort.collector.step == "vectors" and not cohort.collector.can_unmask
-    # A coordinator that goes on regardless has everybody's signature, but of most clients too few
+    # A coordinator that goes on regardless has all signatures, but of most clients too few
     # neighbours are left for them to give shares.
     survivors = pack(set(range(100)) - gone, 100)
     here = cohort.positions(gone)

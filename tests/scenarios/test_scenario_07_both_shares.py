@@ -60,12 +60,12 @@ class Attack:
 
     def ask(self, told_alive, told_dropped):
         """Have each group sign its version, the corrupt both, and then ask for shares."""
-        everybody = set(self.cohort.positions())
+        all_clients = set(self.cohort.positions())
         for group, survivors in (
-            (set(told_alive), everybody),
-            (set(told_dropped), everybody - {VICTIM}),
+            (set(told_alive), all_clients),
+            (set(told_dropped), all_clients - {VICTIM}),
         ):
-            packed = pack(survivors, len(everybody))
+            packed = pack(survivors, len(all_clients))
             signatures = self._sign(group, packed)
             for own in group & signatures.keys():
                 self._take(own, signatures)
@@ -160,15 +160,15 @@ def test_scenario_07_no_split_of_the_honest_gives_both_secrets(told_dropped):
         assert place - 1 in attack.corrupt
 
 
-def test_scenario_07_asked_for_the_other_version_afterwards_nobody_answers():
-    """First everybody hears the truth, then, after a restart, the lie, and the truth again."""
+def test_scenario_07_asked_for_the_other_version_afterwards_no_client_answers():
+    """First every client hears the truth, then, after a restart, the lie, and the truth again."""
     attack = attack_on(10, corrupt=3)
     attack.ask(range(7), ())
     assert attack.seed() is not None
     attack.ask((), range(1, 7))
     assert attack.refusals == 6
     assert attack.key() is None and attack.vector() is None
-    # The refused lie does not keep anybody from answering the truth once more.
+    # The refused lie does not keep any client from answering the truth once more.
     attack.ask(range(7), ())
     assert attack.refusals == 6
 
@@ -219,7 +219,7 @@ def test_scenario_07_a_late_upload_after_dropping_out_stays_hidden():
 
 def test_scenario_07_on_a_sparse_graph_two_versions_find_no_quorum():
     """Forty clients that drew their holders: those of the victim hear one thing, all others
-    another, so that everybody's neighbours are told apart as far as the graph allows.
+    another, so that every client's neighbours are told apart as far as the graph allows.
     """
     attack = attack_on(40, corrupt=4, tolerance=SPARSE_LIAR)
     graph = parameters_for(40, SPARSE_LIAR)

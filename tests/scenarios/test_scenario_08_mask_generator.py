@@ -1,7 +1,7 @@
 """Scenario 8: masks come from a 256-bit key and AES in counter mode, and no key comes twice.
 
 A published framework folded its mask seeds to 32 bits and drew from numpy's RandomState (Flower,
-issue 7522), which anybody can search; so the stream is compared with published vectors, and the
+issue 7522), which is easy to search; so the stream is compared with published vectors, and the
 folders that make keys and masks may not even import such a generator.
 """
 

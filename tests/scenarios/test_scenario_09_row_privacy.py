@@ -27,7 +27,7 @@ from fedrec_server.service.wire_recorder import WireRecorder
 TRAINED = (1, 50, N_ITEMS - 2)
 """Training items of the three clients' users; two more of each are held out."""
 OWN_FIELDS = {"client_id", "digest", "signature", "nonce"}
-"""What names the client or follows from its bytes; a nonce is as long for everybody."""
+"""What names the client or follows from its bytes; a nonce is as long for every client."""
 
 N_MESSAGES = 1000
 MOST_AUC = 0.55
@@ -123,7 +123,7 @@ def vectors(party, count, random):
 
 
 def features(message):
-    """Return what somebody without a key sees of a message."""
+    """Return what a reader without a key sees of a message."""
     raw = np.frombuffer(message, dtype=np.uint8)
     words = raw[: len(raw) // 8 * 8].view("<u8")
     parts = [

@@ -73,7 +73,7 @@ def test_scenario_10_poison_is_refused_and_the_others_go_on(found):
     assert {bench.model(at) for at in MEMBERS} == {wanted.model}
 
 
-def test_scenario_10_ciphertexts_of_nobodys_key_are_never_revealed(found):
+def test_scenario_10_ciphertexts_of_a_foreign_key_are_never_revealed(found):
     """Random units modulo n^2 are ciphertexts of something; only the sum shows that it is wrong."""
     federation = found(plan_of(PROTECTION, key_holder="authority"))
     bench = federation.bench

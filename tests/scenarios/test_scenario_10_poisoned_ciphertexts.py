@@ -2,7 +2,7 @@
 
 What cannot be told from a good one without the key, a ciphertext of another key under the right
 name, is refused when it is opened: the key authority has the round abandoned, and where members
-decrypt nobody applies it.
+decrypt no client applies it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def test_scenario_10_a_message_of_another_scale_is_another_plan(party, good):
 
 
 def test_scenario_10_a_transparent_ciphertext_counts_for_nothing(party, good):
-    """(m, 0) is readable by everybody and no ciphertext; its counter gives it away, too."""
+    """(m, 0) is readable by every client and no ciphertext; its counter gives it away, too."""
     empty = under_its_name(party, good, b"")
     accumulator = party.protection.accumulator(party.context)
     accumulator.add(good)
@@ -132,7 +132,7 @@ UNTOLD: dict[str, Callable[[Party, bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("poison", UNTOLD)
-def test_scenario_10_what_nobody_can_tell_is_refused_when_revealed(party, good, poison):
+def test_scenario_10_an_unreadable_sum_is_refused_when_revealed(party, good, poison):
     forged = under_its_name(party, good, UNTOLD[poison](party, good))
     accumulator = party.protection.accumulator(party.context)
     for message in (good, good, forged):
@@ -199,8 +199,8 @@ def test_scenario_10_a_poisoned_round_publishes_nothing(found, protection):
 
 
 @pytest.mark.parametrize("protection", params("bfv", long=["ckks"]))
-def test_scenario_10_where_members_decrypt_nobody_applies_it(found, protection):
-    """Everybody is taken to be honest there: whoever is not can end the run, and no more."""
+def test_scenario_10_where_members_decrypt_no_client_applies_it(found, protection):
+    """Every client is taken to be honest there: whoever is not can end the run, and no more."""
     federation = found(plan_of(protection))
     begin(federation)
     for number, client in enumerate(federation.clients):

@@ -1,4 +1,4 @@
-"""Scenario 16, SLOWLORIS, by rule R12: streams that say nothing keep nobody else waiting."""
+"""Scenario 16, SLOWLORIS, by rule R12: streams that say nothing keep no other waiting."""
 
 import asyncio
 import os
@@ -84,7 +84,7 @@ def test_scenario_16_places_are_given_in_order():
 @pytest.mark.slow
 @pytest.mark.parametrize("n_streams", [200, pytest.param(1000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("says", ["nothing", "its header"])
-def test_scenario_16_silent_streams_of_one_member_hold_nobody_up(tmp_path, n_streams, says):
+def test_scenario_16_silent_streams_of_one_member_delay_no_other(tmp_path, n_streams, says):
     bench = Bench.of(4, minimum_clients=3)
     release = threading.Event()
     with serving(bench, tmp_path) as found, ExitStack() as open_:

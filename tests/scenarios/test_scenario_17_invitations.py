@@ -1,6 +1,6 @@
 """Scenario 17: an invitation makes one member, for whoever has it, once, for fourteen days.
 
-What the scenario says of tokens holds of invitations. Nobody guesses one: without a certificate of
+What the scenario says of tokens holds of invitations. None can be guessed: without a certificate of
 the authority no handshake succeeds.
 """
 
@@ -76,7 +76,7 @@ def test_scenario_17_invitation_twice(tmp_path):
 
 
 def test_scenario_17_applicant_calls_next_task(tmp_path):
-    """An invitation opens nothing but the application, in nobody's name."""
+    """An invitation opens nothing but the application, in no client's name."""
     with serving(Bench.of(3), tmp_path) as found, found.link(invitation()) as link:
         me, run = identity(0).client_id, found.run
         for call in (
@@ -96,7 +96,7 @@ def test_scenario_17_applicant_calls_next_task(tmp_path):
         found.link(0) as link,
         pytest.raises(RefusedError),
     ):
-        # A member invites nobody: it applies for itself alone, to be a guest.
+        # A member invites no client: it applies for itself alone, to be a guest.
         link.apply(SignedApplication.make(other.public, own).to_json())
 
 
@@ -127,7 +127,7 @@ def test_scenario_17_another_key(tmp_path):
         assert found.coordinator.engine.run.store.applicants() == []
 
 
-def test_scenario_17_nobody_guesses_one(tmp_path):
+def test_scenario_17_an_invitation_cannot_be_guessed(tmp_path):
     with serving(Bench.of(3), tmp_path) as found:
         for number in range(5):
             own = strangers("invitation", f"guess {number}", of="theirs")

@@ -155,7 +155,7 @@ def test_scenario_18_expired_or_of_another_authority_is_told_before_the_call(tmp
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_scenario_18_a_clock_off_by_an_hour_keeps_nobody_out(tmp_path, hours):
+def test_scenario_18_a_clock_off_by_an_hour_keeps_no_client_out(tmp_path, hours):
     issuer, public = authority().issuer, identity(0).public
     then = datetime.now(UTC) + timedelta(hours=hours)
     own = identity(0).credentials(

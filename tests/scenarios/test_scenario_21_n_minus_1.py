@@ -96,7 +96,7 @@ def sums_of(partition, members, honest, draws):
 
 @pytest.mark.parametrize("cell_size", [3, 4])
 def test_sybils_beside_a_victim(cell_size):
-    """Forty sybils that join later, as core members and as guests, never single anybody out."""
+    """Forty sybils that join later, as core members and as guests, never single any client out."""
     people = standings("honest", 5)
     honest, draws = {one.client_id for one in people}, np.random.default_rng(cell_size)
     members, partition = people, place(Partition(cell_size=cell_size), people, 1)

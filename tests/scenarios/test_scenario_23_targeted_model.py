@@ -1,7 +1,7 @@
 """Scenario 23: a coordinator that gives one client another model or round plan than the others.
 
 What a client was told, and a digest of its model, are in every signed update. So a client that was
-singled out is seen by everybody who checks the round: the key authority before it opens anything,
+singled out is seen by every client that checks the round: the key authority before it opens a sum,
 readers before they apply it. And a client itself checks what it can know before it uploads.
 """
 
@@ -59,7 +59,7 @@ def test_scenario_23_a_false_model_for_one_client(tmp_path, whose):
         false = replace(honest, blob=seal.seal_aggregate(vector.pack(aggregate)))
         expected: type[Exception] = BadSignature
     else:
-        # Nobody vouches for such a sum. The client follows, and is found out with its next
+        # No authority vouches for such a sum. The client follows, and is found out with its next
         # update: here the others' updates of round 2 show it that its model is another one.
         other = world.open(2)
         world.contribute(other)

@@ -24,7 +24,7 @@ BYTES_IN_TEN_MINUTES = 1 * MEGABYTE
 
 
 def check(folder, protection, seconds, every, allowed, threads=0):
-    """Let a federation work, and find nobody that holds more and more."""
+    """Let a federation work, and find no process that holds more and more."""
     samples, rounds = soak(folder, protection, seconds=seconds, every_seconds=every)
     assert rounds[-1] > rounds[0] + 5, "the federation hardly worked"
     found = {name: growth(held) for name, held in samples.items()}

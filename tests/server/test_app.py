@@ -117,18 +117,18 @@ def test_a_disk_without_a_page_at_the_start_is_called_full(tmp_path, monkeypatch
     with monkeypatch.context() as full:
         fill(full)
         with pytest.raises(StorageError, match=r"no space .*has ended, and no data is lost"):
-            asyncio.run(Coordinator(settings_of(tmp_path), bench.federation).serve(_nobody))
+            asyncio.run(Coordinator(settings_of(tmp_path), bench.federation).serve(_no_rounds))
     # With space it starts in the same folder.
     with serving(bench, tmp_path) as found:
         assert found.coordinator.engine.run.state.published == 0
 
 
-def _nobody(address, run):
+def _no_rounds(address, run):
     """Be told where the coordinator listens."""
 
 
 def test_a_full_disk_at_the_start_ends_the_coordinator_and_says_so(tmp_path):
-    """Nobody is there who would go on by itself."""
+    """Nothing there would go on by itself."""
 
     def failpoint(name):
         if name == "rows.begin":

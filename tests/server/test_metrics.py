@@ -121,7 +121,7 @@ async def test_refused_calls_are_counted_by_code(tmp_path):
         assert value("fedrec_updates_total", outcome="refused") == 1
 
 
-async def test_no_label_and_no_line_names_anybody(tmp_path):
+async def test_no_label_and_no_line_names_any_client(tmp_path):
     bench, clock = Bench.of(3), FakeClock()
 
     async with running(bench, tmp_path, clock=clock) as engine:

@@ -52,5 +52,5 @@ def test_what_has_grown_is_named_with_both_numbers(tmp_path):
     table.write_text(tool().table(sizes, None) + "\n")
     assert tool().grown(sizes, tool().read_table(table)) == []
     assert tool().grown(sizes | {"all": tool().Size(2, 1_051, 1_999)}, sizes) == [
-        "all has 1,051 statements; the table has 1,050."
+        "all has 1,051 statements, but the table allows 1,050."
     ]

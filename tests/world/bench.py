@@ -268,7 +268,7 @@ def compute(
             widely = held_widely(plan, [*known, np.zeros(N_ITEMS, dtype=np.int64)])
             total = learner.server.travelling.with_rows(played.kind, shared, total, widely)
         before, shared = shared, learner.server.apply(played.kind, drawn, shared, total)
-        if played.kind == "train" and learner.server.algorithm.personalises:
+        if played.kind == "train" and learner.server.algorithm.derived.personalises:
             users = [
                 TrainedUsers(
                     user_keys=parties[number].user_keys(),
@@ -289,7 +289,7 @@ def compute(
 
 @cache
 def merged(algorithm: str = "fedmf") -> Result:
-    """Return the undisturbed run of one party that holds everybody; protection plays no part."""
+    """Return the undisturbed run of one party that holds every client; protection plays no part."""
     users = leave_one_out(data().interactions, data().catalogue)
     rounds = [
         Accepted(round=RoundId(number), kind=kind, clients=frozenset({0}))

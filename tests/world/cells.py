@@ -43,7 +43,7 @@ def partition_of(
 
 
 def guest(identity: Identity, federation: str) -> Standing:
-    """Return the standing of somebody who agreed to be missing at times."""
+    """Return the standing of a client who agreed to be missing at times."""
     consent = identity.sign(guest_consent(federation, identity.client_id))
     return Standing(client_id=identity.client_id, consent=consent)
 

@@ -4,7 +4,7 @@ a proxy that reads what the test lets it read.
 The processes are forked from a server that has imported torch and gRPC already, which takes
 longer than a whole federation.
 
-It ends TLS on both sides, which takes the coordinator's key and the client's: nobody but a test
+It ends TLS on both sides, which takes the coordinator's key and the client's: nothing but a test
 that made the whole federation has both.
 """
 
@@ -244,7 +244,7 @@ def _put_tables_into_files(settings: Settings) -> None:
     from fedrec.model.tables import TableRoom, table_bytes
     from fedrec.plan.algorithm import algorithm_of
 
-    widths = algorithm_of(settings.plan, N_ITEMS).private_widths
+    widths = algorithm_of(settings.plan, N_ITEMS).derived.private_widths
     blocked_table.BLOCK_BYTES = table_bytes(2, widths)
     TableRoom.is_enough_for = lambda self, n_users, widths: False  # type: ignore[method-assign]
 

@@ -294,7 +294,7 @@ ROW, WIDTH, BITS = 5, 4, 8
 
 
 def inflated_row(layout: Any, vector: Vector, spoils: bool) -> None:
-    """One user moves a row, which nobody else touches, 11,775 times as far as any can."""
+    """One user moves a row, which no other client touches, 11,775 times as far as any can."""
     vector[layout.count_slice][ROW] = int(spoils)
     vector[ROW * WIDTH : (ROW + 1) * WIDTH] = 0
     vector[ROW * WIDTH] = (11_775 << BITS) * spoils

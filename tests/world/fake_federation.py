@@ -139,7 +139,7 @@ class World(Parties):
         return self.as_sent(self.shared[number])
 
     def as_sent(self, shared: SharedState) -> bytes:
-        """Return a model without the rows that everybody draws from the run's seed."""
+        """Return a model without the rows that every client draws from the run's seed."""
         return shared.to_bytes(self.shared[0])
 
     def base_state(self, version: int) -> bytes:
@@ -165,7 +165,7 @@ class World(Parties):
 
     @property
     def opener(self) -> Identity:
-        """Somebody who can read sums."""
+        """A party that can read sums."""
         return self.puppets[0]
 
     def rows_after(self, number: int) -> StatedRows:

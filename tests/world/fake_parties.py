@@ -93,7 +93,7 @@ class Parties:
         self.learner = Learner(self.plan, N_ITEMS, device="cpu")
         self.layout = Layout.of(self.plan, N_ITEMS)
         self.largest = protection_of(self.plan, N_ITEMS)
-        # What most tests play: rounds in which all items are trained, because nobody counted.
+        # What most tests play: rounds in which all items are trained, because no client counted.
         self.protection = self.largest.over(self.layout.vector_spec)
         self.context, secret = keys_of(self.largest)
         self.authority = Authority.create()
@@ -211,7 +211,7 @@ class Parties:
         return self._halves[opens, tag_key]
 
     def opens_sums(self, member: Identity) -> bool:
-        """Return whether somebody has the key that opens sums."""
+        """Return whether a party has the key that opens sums."""
         return True
 
     def half(self, identity: Identity | None = None) -> Member:

@@ -35,7 +35,7 @@ def keys_of(federation: Federation, round_id: int) -> int:
     return len(round_.sent("keys")) if round_ and round_.number == round_id else 0
 
 
-def everybody(
+def whole_federation(
     found: Found, held: Mapping[int, Wrap], round_id: int, plan: Plan | None = None
 ) -> Federation:
     """Start nine clients, three cells, and have all of them in one round.

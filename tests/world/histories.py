@@ -358,7 +358,7 @@ class History:
         return Blob.of(self._sums.finish(round_.accepted))
 
     def _closing(self, round_: Round) -> Event | None:
-        """Close a step under masks, when everybody is heard or the time is over."""
+        """Close a step under masks, when every client is heard or the time is over."""
         rules, now = self.world.state.rules, self.world.now
         here = arrived(rules, round_)
         if round_.phase == "collecting":
@@ -377,7 +377,7 @@ class History:
         return StepClosed(now=now, round=round_.number, phase=round_.phase, left_out=left_out)
 
     def _calm_down(self) -> None:
-        """Let everybody be there and honest; whatever happened before, the run comes to its end."""
+        """Let every client be there and honest: the run ends, whatever happened before."""
         self._wire.clear()
         self._traffic.trouble = 0.0
         for _ in range(CALM_EVENTS):

@@ -108,7 +108,7 @@ class Invariants:
                 assert round_.messages[step][who] == content, "a message is lost"
 
     def check_patience(self, event: Event) -> None:
-        """Check that no clock that was set back makes anybody wait longer than the settings say."""
+        """Check that a clock that was set back delays no client longer than the settings allow."""
         if not isinstance(event, Tick):
             return
         state, now = self.world.state, event.now
@@ -156,7 +156,7 @@ class Invariants:
         return Blob.of(f"opened {listed.hex()}".encode())
 
     def _check_finished(self, change: RunFinished) -> None:
-        """Check that somebody wanted the end, or nothing was left to do."""
+        """Check that a client wanted the end, or nothing was left to do."""
         state = self.world.state
         if change.reason == "all rounds are published":
             assert state.next_kind is None

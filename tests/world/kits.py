@@ -159,7 +159,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Tell whether a process is there and is no zombie that nobody collected."""
+    """Tell whether a process is there and is no zombie that is not collected."""
     status = _status(pid)
     return status is not None and status[0] not in "ZX"
 
@@ -203,7 +203,7 @@ def fedrec(folder: Path, *arguments: str, under: Sequence[str] = ()) -> str:
 
 
 class Kits:
-    """The kits of the clients a, b and c, and everybody's commands.
+    """The kits of the clients a, b and c, and every client's commands.
 
     Args:
         folder: an empty one.
@@ -281,7 +281,7 @@ class Kits:
         return found
 
     def undisturbed(self) -> bytes:
-        """Return that model as one party that holds everybody computes it."""
+        """Return that model as one party that holds every client computes it."""
         plan = load_settings(self.path / "clients" / "a" / "client.toml").plan
         data = DataSettings(path=str(self._folder / "data.csv"))
         users, items = read_users(data, reader="a test")
@@ -334,7 +334,7 @@ class SmallDisk:
     It takes `unshare`, which Debian has, and the right to a user namespace.
 
     Args:
-        folder: seen as before by everybody but the command.
+        folder: seen as before by every client but the command.
         kib: its size.
     """
 

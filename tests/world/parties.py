@@ -256,7 +256,7 @@ class Federation:
         return {e.round: e.fields["metrics"] for e in events if "metrics" in e.fields}
 
     def stop(self) -> None:
-        """Stop everybody."""
+        """Stop every client."""
         for client in self.clients:
             client.stop()
         self.stop_coordinator()

@@ -118,7 +118,7 @@ class Traffic:
     """Chooses what is said next.
 
     Attributes:
-        trouble: how often somebody is away, repeats, lies or says something about another round.
+        trouble: how often a client is away, repeats, lies or says something about another round.
     """
 
     world: World
@@ -149,7 +149,7 @@ class Traffic:
         return self.time(troubled)
 
     def time(self, troubled: bool) -> Tick:
-        """Let time pass, with everybody there, or in trouble with some."""
+        """Let time pass, with every client there, or in trouble with some."""
         state, choose = self.world.state, self.random
         self.world.now += choose.choice(
             [0.0, 1.0, 2 * DEADLINE_SECONDS] if troubled else [0.1, 5.0]
@@ -160,15 +160,17 @@ class Traffic:
         return Tick(now=self.world.now, live=live)
 
     def _someone(self, round_: Round) -> ClientId:
-        """Return mostly one that has something to say, else anybody."""
+        """Return mostly one that has something to say, else any client."""
         state = self.world.state
         here: frozenset[ClientId] = frozenset(round_.accepted)
         asked = round_.asked
         if state.rules.steps.are_several and round_.phase in STEP_OF:
             here, asked = arrived(state.rules, round_), invited(state.rules, round_)
         waiting = sorted(asked - here)
-        anybody = sorted(state.roster)
-        return self.random.choice(waiting if waiting and self.random.random() < 0.8 else anybody)
+        all_clients = sorted(state.roster)
+        return self.random.choice(
+            waiting if waiting and self.random.random() < 0.8 else all_clients
+        )
 
     def _upload(self, round_: Round, someone: ClientId, troubled: bool) -> Event:
         choose, terms = self.random, told(self.world.state)

@@ -58,13 +58,13 @@ class ModelChange:
 def log_change(change: ModelChange) -> None:
     """Write one line about the change."""
     log = get_logger("fedrec.client")
-    said = {key: value for key, value in asdict(change).items() if value not in ("", None)}
+    fields = {key: value for key, value in asdict(change).items() if value not in ("", None)}
     if not change.problem:
-        log.info("version served", **said)
+        log.info("version served", **fields)
     elif change.version is None:
-        log.warning("not ready", **said)
+        log.warning("not ready", **fields)
     else:
-        log.warning("version stays in service", **said)
+        log.warning("version stays in service", **fields)
 
 
 _Stamp = tuple[tuple[int, int, int], ...] | None

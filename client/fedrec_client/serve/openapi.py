@@ -184,12 +184,12 @@ def _schema_of(name: str, kind: str) -> dict[str, Any]:
 def _responses(codes: Sequence[str], answer: str = "") -> dict[str, Any]:
     found = {"200": _response("The items, best first.", answer)} if answer else {}
     for status in sorted({REFUSALS[code].status for code in codes}):
-        said = [
+        sentences = [
             f"`{code}`: {kind.meaning}"
             for code, kind in REFUSALS.items()
             if code in codes and kind.status == status
         ]
-        found[str(status)] = _response(" ".join(said), "Refused")
+        found[str(status)] = _response(" ".join(sentences), "Refused")
     return found
 
 

@@ -269,22 +269,22 @@ class RecommendationApi:
 
     async def _health(self, send: Send, *, known: bool) -> None:
         model, problem = self._holder.current, self._holder.problem
-        said: dict[str, object] = {
+        health: dict[str, object] = {
             "status": "not_ready" if model is None else "ready",
             "version": None if model is None else int(model.recommender.round),
         }
         if known:
-            said["run"] = None if model is None else model.run
-            said["n_items"] = None if model is None else len(model.recommender.catalogue)
-            said["n_users"] = None if model is None else len(model.recommender.user_ids)
-            said["problem"] = None
+            health["run"] = None if model is None else model.run
+            health["n_items"] = None if model is None else len(model.recommender.catalogue)
+            health["n_users"] = None if model is None else len(model.recommender.user_ids)
+            health["problem"] = None
             if problem is not None:
-                said["problem"] = {
+                health["problem"] = {
                     "code": problem.code,
                     "message": problem.message,
                     "remedy": problem.remedy,
                 }
-        await _answer(send, 503 if model is None else 200, json.dumps(said).encode(), _JSON)
+        await _answer(send, 503 if model is None else 200, json.dumps(health).encode(), _JSON)
 
     async def _refuse(self, send: Send, refusal: Refusal) -> None:
         model = self._holder.current

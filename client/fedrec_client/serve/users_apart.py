@@ -61,9 +61,9 @@ def read_users_apart(settings: Settings, which: Which, version: RoundId) -> User
             remedy="See the lines above. It may need more memory.",
         )
     if kind == _ERROR:
-        said = json.loads(content)
-        type_of = errors.ERRORS.get(said["code"], StorageError)
-        raise type_of(said["message"], remedy=said["remedy"])
+        fields = json.loads(content)
+        type_of = errors.ERRORS.get(fields["code"], StorageError)
+        raise type_of(fields["message"], remedy=fields["remedy"])
     figures, _, content = content.partition(b"\n")
     tail = TailFigures(**found) if (found := json.loads(figures)) else None
     return UsersFile.from_bytes(content, "the users' data"), tail
@@ -96,8 +96,8 @@ def _main() -> None:
             raise StorageError("Meanwhile, the state folder has changed to another version.")
         users, tail = _read(held, settings)
     except FedrecError as error:
-        said = {"code": error.code, "message": error.message, "remedy": error.remedy}
-        answers.write(_ERROR + json.dumps(said).encode())
+        fields = {"code": error.code, "message": error.message, "remedy": error.remedy}
+        answers.write(_ERROR + json.dumps(fields).encode())
     else:
         answers.write(_USERS + json.dumps(tail and asdict(tail)).encode() + b"\n")
         answers.writelines(users.parts())

@@ -103,7 +103,7 @@ def _read(settings: Settings, which: Which) -> HeldModel:
         )
     version, shared, private = _chosen(state, which)
     plan = plan_from_json(state.pin.plan_json.encode())
-    initial = algorithm_of(plan, len(catalogue)).initial_shared
+    initial = algorithm_of(plan, len(catalogue)).derived.initial_shared
     return HeldModel(
         pin=state.pin,
         epoch=state.epoch,

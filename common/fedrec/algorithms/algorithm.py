@@ -1,7 +1,7 @@
 """The interface of an algorithm: its private and shared tensors, and how shared ones are combined.
 
-An algorithm's settings, its client half (`initial_private`, `fit`, `scores`) and its server half
-(`initial_shared`, `apply`) are in one class, because the algorithm is the contract between them.
+An algorithm's settings, its client half (`fit`, `scores`) and its server half
+(`apply`) are in one class, because the algorithm is the contract between them.
 `apply` is pure numpy in a fixed order, so all parties that hold the plaintext compute the same
 bits. Only the client half imports torch, when it trains.
 
@@ -120,6 +120,12 @@ class Algorithm(ABC):
         self.negatives_per_positive = getattr(settings, "negatives_per_positive", 0)
         self.batch_size = getattr(settings, "batch_size", 1)
 
+    @cached_property
+    def derived(self) -> Derived:
+        """Everything that follows from the declarations."""
+        own = type(self).personalise is not Algorithm.personalise
+        return Derived(self, personalises=own)
+
     @property
     @abstractmethod
     def parameters(self) -> tuple[Parameter, ...]:
@@ -142,11 +148,6 @@ class Algorithm(ABC):
         computed.
         """
         return ""
-
-    @cached_property
-    def row_tables(self) -> tuple[str, ...]:
-        """Names of the shared tensors with a row for each item."""
-        return tuple(entry.name for entry in self.parameters if entry.scope == "rows")
 
     @property
     def counts_rows(self) -> bool:
@@ -177,36 +178,6 @@ class Algorithm(ABC):
         """Noise that a paper puts on every user's upload, or None."""
         return None
 
-    def initial_shared(self) -> SharedState:
-        """Return the first version of the shared model, drawn from the run's public seed."""
-        tensors, entries = {}, [entry for entry in self.parameters if not entry.private]
-        for counter, entry in enumerate(entries):
-            key = stream_key(self.shapes.seed, Purpose.ITEM_EMBEDDING, 0, counter)
-            shape = entry.whole_shape(n_items=self.n_items, n_users=0)
-            if entry.published:
-                continue
-            tensors[entry.name] = np.asarray(entry.initial.draw(np.asarray(key), shape))
-        return SharedState(MappingProxyType(tensors))
-
-    def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
-        """Return the private parameters of users that have never trained."""
-        tensors, entries = {}, [entry for entry in self.parameters if entry.private]
-        for counter, entry in enumerate(entries):
-            key = stream_key(self.shapes.seed, Purpose.USER_EMBEDDING, 0, counter)
-            shape = entry.whole_shape(n_items=self.n_items, n_users=len(user_keys))
-            if entry.same_for_all_users:
-                one = entry.initial.draw(np.asarray(key), shape[1:]).astype(np.float32)
-                tensors[entry.name] = np.broadcast_to(one, shape).copy()
-            else:
-                drawn = entry.initial.draw(user_stream(key, user_keys), shape)
-                tensors[entry.name] = drawn.astype(np.float32)
-            if entry.begins_as:
-                begun = self.initial_shared().tensors[entry.begins_as].astype(np.float32)
-                tensors[entry.name] = np.broadcast_to(begun, shape).copy()
-        if self.kept_scores and len(user_keys):
-            tensors[self.kept_scores][:] = self.first_scores(tensors)
-        return PrivateState(MappingProxyType(tensors))
-
     def first_scores(self, private: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
         """Return the first values of `kept_scores`: by default <p, q_i> + c with the first table.
 
@@ -214,7 +185,7 @@ class Algorithm(ABC):
             private: the users' initial tensors. If all users begin with the same values, there is
                 one row for all.
         """
-        table = self.initial_shared().tensors["item_embedding"]
+        table = self.derived.initial_shared().tensors["item_embedding"]
         vectors = private["user_embedding"]
         if all(entry.same_for_all_users for entry in self.parameters if entry.scope == "own"):
             vectors = vectors[:1]
@@ -226,15 +197,6 @@ class Algorithm(ABC):
                 scores += private["user_bias"][: len(vectors)][part, None]
             found[part] = scores
         return found
-
-    @cached_property
-    def private_widths(self) -> dict[str, tuple[int, ...]]:
-        """The shape of one user's row of every private table, by name."""
-        return {
-            entry.name: entry.whole_shape(n_items=self.n_items, n_users=1)[1:]
-            for entry in self.parameters
-            if entry.private
-        }
 
     def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the size of each user's work. Users of similar size are trained together."""
@@ -255,39 +217,6 @@ class Algorithm(ABC):
             for entry in self.parameters
             if entry.scope in ("rows", "net") and not entry.applied
         }
-
-    def start(
-        self,
-        shared: SharedState,
-        active: NDArray[np.int64],
-        round_id: int,
-        device: torch.device,
-        dtype: torch.dtype | None = None,
-    ) -> RoundStart:
-        """Return the values from which a round starts.
-
-        Args:
-            active: rows of items that enough users hold, ascending int64 (n_active,).
-            dtype: the floating-point type to train in. The default is float32.
-        """
-        import torch
-
-        def move(values: NDArray[Any]) -> torch.Tensor:
-            kind = dtype or torch.float32 if values.dtype.kind == "f" else None
-            return torch.from_numpy(values).to(device, kind)
-
-        found = self.read(shared, active, round_id)
-        return RoundStart(
-            round=round_id,
-            shared={name: move(values) for name, values in found.items()},
-            n_items=self.n_items,
-            active=torch.from_numpy(active).to(device),
-            scalars={
-                entry.name: float(shared.trained if entry.published else shared.kept[entry.name])
-                for entry in self.parameters
-                if entry.scope == "scalar" and not entry.applied
-            },
-        )
 
     def refresh(
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
@@ -334,23 +263,6 @@ class Algorithm(ABC):
         """
         raise NotImplementedError(f"{self.name} has one model for all users")
 
-    @property
-    def personalises(self) -> bool:
-        """Whether `personalise` makes a model for each user."""
-        return type(self).personalise is not Algorithm.personalise
-
-    def compress(
-        self, changes: dict[str, NDArray[np.int64]], counts: NDArray[np.int64]
-    ) -> tuple[dict[str, NDArray[np.int64]], int]:
-        """Return a party's summed tensors as they are sent, and the number of clipped values.
-
-        Args:
-            changes: the summed tensors by name, in grid steps, in the shapes of `tensors`.
-            counts: users that touched each active item. No value may exceed the largest sum of this
-                number of users.
-        """
-        return changes, 0
-
     def scores(
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
     ) -> torch.Tensor:
@@ -368,14 +280,6 @@ class Algorithm(ABC):
         return product_of_blocks(
             private["user_embedding"], start.shared["item_embedding"].T.contiguous()
         )
-
-    @property
-    def keeps_vectors(self) -> bool:
-        """Whether users have vectors of their own.
-
-        Otherwise a user's vector is `fold_in` of the history.
-        """
-        return any(entry.private for entry in self.parameters)
 
     def serving(
         self, shared: SharedState, active: NDArray[np.int64]
@@ -426,7 +330,7 @@ class Algorithm(ABC):
         Raises:
             SettingsError: the algorithm has no such vector.
         """
-        if not self.keeps_vectors:
+        if not self.derived.keeps_vectors:
             vector = np.zeros(len(items), dtype=np.float32)
             vector[positives] = 1.0
             return vector
@@ -434,6 +338,10 @@ class Algorithm(ABC):
             f"{self.name} has no user vector into which a history could be folded.",
             remedy="Ask the user's own client.",
         )
+
+    def _basis(self, round_id: int) -> NDArray[np.float64] | None:
+        """Return a round's B of the update structure, or None for the identity."""
+        return None
 
     @abstractmethod
     def apply(
@@ -452,3 +360,113 @@ class Algorithm(ABC):
             counts: users that touched each active item, (n_active,). If rounds do not count them,
                 its holders by the last count.
         """
+
+
+class Derived:
+    """Everything that follows from an algorithm's declarations, and that no author writes.
+
+    Attributes:
+        personalises: whether the algorithm makes a model for each user.
+    """
+
+    def __init__(self, algorithm: Algorithm, *, personalises: bool) -> None:
+        self._algorithm = algorithm
+        self.personalises = personalises
+
+    @cached_property
+    def row_tables(self) -> tuple[str, ...]:
+        """Names of the shared tensors with a row for each item."""
+        return tuple(entry.name for entry in self._algorithm.parameters if entry.scope == "rows")
+
+    @cached_property
+    def private_widths(self) -> dict[str, tuple[int, ...]]:
+        """The shape of one user's row of every private table, by name."""
+        return {
+            entry.name: entry.whole_shape(n_items=self._algorithm.n_items, n_users=1)[1:]
+            for entry in self._algorithm.parameters
+            if entry.private
+        }
+
+    @property
+    def keeps_vectors(self) -> bool:
+        """Whether users have vectors of their own.
+
+        Otherwise a user's vector is `fold_in` of the history.
+        """
+        return any(entry.private for entry in self._algorithm.parameters)
+
+    def initial_shared(self) -> SharedState:
+        """Return the first version of the shared model, drawn from the run's public seed."""
+        tensors, entries = {}, [entry for entry in self._algorithm.parameters if not entry.private]
+        for counter, entry in enumerate(entries):
+            key = stream_key(self._algorithm.shapes.seed, Purpose.ITEM_EMBEDDING, 0, counter)
+            shape = entry.whole_shape(n_items=self._algorithm.n_items, n_users=0)
+            if entry.published:
+                continue
+            tensors[entry.name] = np.asarray(entry.initial.draw(np.asarray(key), shape))
+        return SharedState(MappingProxyType(tensors))
+
+    def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
+        """Return the private parameters of users that have never trained."""
+        tensors, entries = {}, [entry for entry in self._algorithm.parameters if entry.private]
+        for counter, entry in enumerate(entries):
+            key = stream_key(self._algorithm.shapes.seed, Purpose.USER_EMBEDDING, 0, counter)
+            shape = entry.whole_shape(n_items=self._algorithm.n_items, n_users=len(user_keys))
+            if entry.same_for_all_users:
+                one = entry.initial.draw(np.asarray(key), shape[1:]).astype(np.float32)
+                tensors[entry.name] = np.broadcast_to(one, shape).copy()
+            else:
+                drawn = entry.initial.draw(user_stream(key, user_keys), shape)
+                tensors[entry.name] = drawn.astype(np.float32)
+            if entry.begins_as:
+                begun = self.initial_shared().tensors[entry.begins_as].astype(np.float32)
+                tensors[entry.name] = np.broadcast_to(begun, shape).copy()
+        if self._algorithm.kept_scores and len(user_keys):
+            tensors[self._algorithm.kept_scores][:] = self._algorithm.first_scores(tensors)
+        return PrivateState(MappingProxyType(tensors))
+
+    def start(
+        self,
+        shared: SharedState,
+        active: NDArray[np.int64],
+        round_id: int,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
+    ) -> RoundStart:
+        """Return the values from which a round starts.
+
+        Args:
+            active: rows of items that enough users hold, ascending int64 (n_active,).
+            dtype: the floating-point type to train in. The default is float32.
+        """
+        import torch
+
+        def move(values: NDArray[Any]) -> torch.Tensor:
+            kind = dtype or torch.float32 if values.dtype.kind == "f" else None
+            return torch.from_numpy(values).to(device, kind)
+
+        found = self._algorithm.read(shared, active, round_id)
+        basis = self._algorithm._basis(round_id)
+        return RoundStart(
+            round=round_id,
+            shared={name: move(values) for name, values in found.items()},
+            n_items=self._algorithm.n_items,
+            active=torch.from_numpy(active).to(device),
+            scalars={
+                entry.name: float(shared.trained if entry.published else shared.kept[entry.name])
+                for entry in self._algorithm.parameters
+                if entry.scope == "scalar" and not entry.applied
+            },
+            basis=None if basis is None else move(basis),
+        )
+
+    @cached_property
+    def initial_scalars(self) -> Mapping[str, float]:
+        """The shared scalars of version 0."""
+        return MappingProxyType(
+            {
+                entry.name: float(entry.initial.draw(np.zeros((), np.int64), ()))
+                for entry in self._algorithm.parameters
+                if entry.scope == "scalar"
+            }
+        )

@@ -299,11 +299,18 @@ class Cohort:
     ) -> Iterator[Chunk]:
         """Yield the participating users in chunks of one level. See `levels`.
 
+        On a device, all users make one chunk if they fit, so that it starts fewer operations.
+
         Args:
             bytes_per_user: a function that takes the number of active items and the number of
                 steps, and returns the bytes needed per user.
         """
-        for members, n_steps in self.levels(participating, steps):
+        levels = list(self.levels(participating, steps))
+        if device.type != "cpu" and levels:
+            members, most = np.sort(np.concatenate([level for level, _ in levels])), levels[-1][1]
+            if bytes_per_user(len(self.active), most) * len(members) <= memory_bytes:
+                levels = [(members, most)]
+        for members, n_steps in levels:
             each = bytes_per_user(len(self.active), n_steps)
             at_once = max(1, memory_bytes // max(each, 1))
             for start in range(0, len(members), at_once):

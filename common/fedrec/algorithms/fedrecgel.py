@@ -246,7 +246,7 @@ class FedRecGEL(TrainedAlgorithm):
         round_id: int,
     ) -> SharedState:
         """Take one step by the mean gradient. Moments move untouched rows, too."""
-        return self._server.step(shared, self.mean_changes(change, counts, round_id))
+        return self._server.step(shared, self.sent.mean_changes(change, counts, round_id))
 
 
 def uphill(radius: float) -> Passes | None:

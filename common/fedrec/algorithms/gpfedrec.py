@@ -225,7 +225,8 @@ class GPFedRec(TrainedAlgorithm):
         """Return the scores of the first Q_g. All users begin alike."""
         import torch
 
-        start = self.start(self.initial_shared(), np.arange(self.n_items), 0, torch.device("cpu"))
+        first, everything = self.derived.initial_shared(), np.arange(self.n_items)
+        start = self.derived.start(first, everything, 0, torch.device("cpu"))
         one = {name: torch.from_numpy(values[:1]) for name, values in private.items()}
         return self.scores_of(1, start, one).numpy()
 

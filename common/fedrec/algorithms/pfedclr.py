@@ -251,7 +251,11 @@ class PFedCLR(TrainedAlgorithm):
     def upload_noise(self) -> UploadNoise | None:
         """Laplace noise, if the settings ask for it."""
         scale = self.settings.noise_scale
-        return UploadNoise(tensors=self.row_tables, kind="laplace", scale=scale) if scale else None
+        return (
+            UploadNoise(tensors=self.derived.row_tables, kind="laplace", scale=scale)
+            if scale
+            else None
+        )
 
     def apply(
         self,

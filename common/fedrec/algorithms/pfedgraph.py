@@ -160,7 +160,7 @@ class PFedGraph(TrainedAlgorithm):
 
     def personalise(self, updates: UserUpdates) -> Personal:
         """Return every user's mixture of tables, and the mixture of their directions."""
-        first = self.initial_shared().tensors["item_embedding"][updates.active]
+        first = self.derived.initial_shared().tensors["item_embedding"][updates.active]
         cosine = cosines(updates.products("item_embedding", origin=first))
         share = updates.samples / updates.samples.sum()
         weights = mixture_weights(cosine, share, self.settings.smoothing)

@@ -143,8 +143,8 @@ class PLGCSettings(WrapperSettings):
         Rule(
             ("base.name",),
             lambda section: (
-                len(section.made.phases(section.made.initial_scalars)) == 1
-                and not any(isinstance(one, Gradient) for one in section.made.optimisers)
+                len(section.made.phases(section.made.derived.initial_scalars)) == 1
+                and not any(isinstance(one, Gradient) for one in section.made.sent.optimisers)
             ),
             "{path}.base.name is {s.base.name!r}, which sends gradients in place of rows or "
             "trains in several phases. With such a base, the meaning of a table per user is not "
@@ -163,12 +163,14 @@ class PLGCSettings(WrapperSettings):
             "users of {s.base.name} train and send the shared table itself, not their own",
         ),
         only_if(
-            lambda section: not section.made.personalises,
+            lambda section: not section.made.derived.personalises,
             ("upload", "base.name"),
             "the server of {s.base.name} always reads users' whole tables",
         ),
         only_if(
-            lambda section: any(getattr(one, "factor", 0) == 1 for one in section.made.optimisers),
+            lambda section: any(
+                getattr(one, "factor", 0) == 1 for one in section.made.sent.optimisers
+            ),
             ("rate_factor", "base.name"),
             "steps of {s.base.name} use Adam or have their own factor",
         ),
@@ -236,7 +238,7 @@ class PLGCSettings(WrapperSettings):
     def sums_changes(self) -> bool:
         """Whether sums are over changes of users' own tables, not over differences from G."""
         base = self.made
-        own = any(entry.added_to for entry in base.parameters) or base.personalises
+        own = any(entry.added_to for entry in base.parameters) or base.derived.personalises
         return self.upload == "change" and not own
 
 
@@ -253,11 +255,11 @@ class PLGC(Wrapper):
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         super().__init__(settings, shapes)
         self._theirs: set[str] = set()
-        if self.base.personalises:
-            (own,) = self.base.sent_from.values()
+        if self.base.derived.personalises:
+            (own,) = self.base.sent.sources.values()
             self.own_tables = {self.base.mixes_with: own}
             return
-        moved = [each for each in self.base.parameters if each.name in self.base.moved]
+        moved = [each for each in self.base.parameters if each.name in self.base.sent.moved]
         tables = [each.name for each in moved if each.scope == "rows" and len(each.shape) == 1]
         if not tables:
             raise SettingsError(
@@ -275,7 +277,7 @@ class PLGC(Wrapper):
         flag = _COPIED if settings.mixing else ""
         found, added = [], []
         for entry in (each for each in self.base.parameters if each.name != self.base.kept_scores):
-            if self.base.personalises:
+            if self.base.derived.personalises:
                 if entry.name in mixed:
                     added += self._network(entry.name, entry.shape[0])
                     if flag:
@@ -329,8 +331,8 @@ class PLGC(Wrapper):
         """Return the base's scores: a mixture of the first version with itself is that version."""
         import torch
 
-        version, everything = self.base.initial_shared(), np.arange(self.n_items)
-        start = self.base.start(version, everything, 0, torch.device("cpu"))
+        version, everything = self.base.derived.initial_shared(), np.arange(self.n_items)
+        start = self.base.derived.start(version, everything, 0, torch.device("cpu"))
         own = {name: torch.from_numpy(values) for name, values in private.items()}
         return self.base.scores_of(len(private[_SCORES]), start, own).numpy()
 
@@ -360,7 +362,9 @@ class PLGC(Wrapper):
         for name, own in self.own_tables.items():
             c, g = v[own], v[name]
             q = mixture(c, g, v[f"share_of_{own}"]) if self.settings.mixing else c
-            seen = own if self.base.personalises else "rows" if own in self._theirs else name
+            seen = (
+                own if self.base.derived.personalises else "rows" if own in self._theirs else name
+            )
             tables |= {seen: q, f"kept_{own}": c, f"version_of_{own}": g}
         mixed = v.having(tables)
         return mixed if self._theirs else self.base.seen(mixed)

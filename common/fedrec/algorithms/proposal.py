@@ -80,13 +80,16 @@ def propose(
             " But ease discloses to every client how many users hold each pair of items, which "
             "--accept-exposure would accept."
         )
+    # Few rows make a smaller model, but don't make ease a worse choice.
+    few = f", and at most the {shape.n_rows} rows" if shape.n_rows < _DIRECTIONS[0] else ""
+    most = 1 << (shape.n_rows.bit_length() - 1)
     if history >= LONG_HISTORY:
-        dim = _size(shape.n_rows, _ROWS_PER_DIMENSION, _DIMENSIONS)
+        dim = min(_size(shape.n_rows, _ROWS_PER_DIMENSION, _DIMENSIONS), most)
         chosen = (
             "In fedrec's measurements, fedals was best on data with "
             f"{LONG_HISTORY:g} interactions or more for the mean user."
         )
-        sized = f"dim is {dim}: a sixteenth of the rows, from 64 to 256."
+        sized = f"dim is {dim}: a sixteenth of the rows, from 64 to 256{few}."
         values = {"algorithm.dim": dim}
         reasons = [*reasons, priced, chosen, sized]
         return Proposal(algorithm="fedals", values=values, reasons=tuple(reasons))
@@ -94,9 +97,10 @@ def propose(
         "In fedrec's measurements, sketch was best on data with "
         f"fewer than {LONG_HISTORY:g} interactions for the mean user."
     )
-    sized = f"dim is {directions['algorithm.dim']}: a quarter of the rows, from 64 to 1024."
-    reasons = [*reasons, priced, chosen, sized]
-    return Proposal(algorithm="sketch", values=directions, reasons=tuple(reasons))
+    dim = min(directions["algorithm.dim"], most)
+    sized = f"dim is {dim}: a quarter of the rows, from 64 to 1024{few}."
+    values, reasons = {"algorithm.dim": dim}, [*reasons, priced, chosen, sized]
+    return Proposal(algorithm="sketch", values=values, reasons=tuple(reasons))
 
 
 def _size(n_rows: int, rows_each: int, ends: tuple[int, int]) -> int:

@@ -30,12 +30,18 @@ _TAIL = 10.0
 
 
 def fedals(at: Circumstances) -> list[str]:
-    """Warn about sums over few users."""
-    return [
+    """Warn about sums over few users, and about more dimensions than rows."""
+    found = [
         "fedals sums vectors and items of users, without negatives. From a client with one user, "
         "the sum contains that user's vector and items. Clients need many users, or trusted "
         "clients in the same sum."
     ]
+    if 0 < at.n_held < at.settings.dim:
+        found.append(
+            f"algorithm.dim = {at.settings.dim}, but enough users hold only {at.n_held} items. "
+            "More dimensions than items cost bytes for nothing. Set a smaller algorithm.dim."
+        )
+    return found
 
 
 def _noisy_ease(at: Circumstances, noise: SumNoise) -> list[str]:

@@ -2,8 +2,8 @@
 
 An algorithm is its settings, parameters, phases and score. `fedrec.training.trainer` does the rest,
 on processors and on CUDA alike. By default the loss is the mean binary cross-entropy of `score`,
-shared parameters move by the means of the users' changes (`mean_changes`), and `score` gives the
-scores of all items. Algorithms override further methods for the rest of a paper:
+shared parameters move by the means of the users' changes (`Sent.mean_changes`), and `score` gives
+the scores of all items. Algorithms override further methods for the rest of a paper:
 
     loss, penalty, joint                  other terms to minimise: FedMF, FedRAP, PLGC
     seen, per_epoch                       sums or mixtures of item tables: FedRAP, PLGC
@@ -23,10 +23,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Set
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -35,26 +33,24 @@ from pydantic import Field
 
 from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.batch import Batch, Values, cross_entropy
-from fedrec.algorithms.declarations import HOLDERS, TRAINED, AlgorithmSettings, UpdateTensor
+from fedrec.algorithms.declarations import AlgorithmSettings, UpdateTensor
 from fedrec.algorithms.folding import FOLDING_PULL, fold_in_vector
 from fedrec.algorithms.individual import shown_tensors
-from fedrec.algorithms.optimisers import Optimiser, Phase
+from fedrec.algorithms.optimisers import Phase
+from fedrec.algorithms.sent import MOST_SAMPLES as MOST_SAMPLES
+from fedrec.algorithms.sent import Sent
 from fedrec.errors import SettingsError
-from fedrec.updates import UPDATES, Compressed, UpdateStructure
+from fedrec.updates import Compressed, UpdateStructure
 
 if TYPE_CHECKING:
     import torch
 
     from fedrec.algorithms.cohort import Chunk
-    from fedrec.algorithms.declarations import Parameter
     from fedrec.model.state import SharedState
 
 
 TRAINER_VERSION = 2
 """Incremented whenever the trainer gives other bits."""
-SAMPLE_BITS = 12
-MOST_SAMPLES = 1 << SAMPLE_BITS
-"""The largest weight of a user, if users are weighted by training items."""
 _BYTES_PER_SAMPLE = 160
 """While samples are drawn, about 110 bytes of tensors are in use for each.
 
@@ -111,17 +107,6 @@ class TrainedAlgorithm(Algorithm):
         Args:
             scalars: the shared scalars of the version that the round starts from.
         """
-
-    @property
-    def optimisers(self) -> tuple[Optimiser, ...]:
-        """The optimisers of all phases of a first round."""
-        phases = self.phases(self.initial_scalars)
-        return tuple(optimiser for phase in phases for optimiser in phase.optimisers)
-
-    @property
-    def moved(self) -> set[str]:
-        """Names of the parameters that the optimisers move."""
-        return {name for optimiser in self.optimisers for name in optimiser.rates}
 
     @abstractmethod
     def score(self, v: Values) -> torch.Tensor:
@@ -184,134 +169,45 @@ class TrainedAlgorithm(Algorithm):
         """
         return {}
 
-    # Consequences of the update structure.
+    # Contributions of users.
 
     @cached_property
+    def sent(self) -> Sent:
+        """The tensors that users send, and how the server divides their sums."""
+        phases = self.phases(self.derived.initial_scalars)
+        optimisers = [optimiser for phase in phases for optimiser in phase.optimisers]
+        return Sent(self.parameters, optimisers, self.shapes)
+
+    @property
     def structure(self) -> UpdateStructure:
         """The update structure of the rows that it may replace."""
-        dims = [entry.shape[0] for entry in self.parameters if entry.structured]
-        return UPDATES[self.shapes.update.structure](self.shapes.update, max(dims, default=1))
+        return self.sent.structure
 
     @property
     def compression(self) -> Compressed | None:
         """The structure, if it compresses trained rows."""
-        return self.structure if isinstance(self.structure, Compressed) else None
-
-    def compress(
-        self, changes: dict[str, NDArray[np.int64]], counts: NDArray[np.int64]
-    ) -> tuple[dict[str, NDArray[np.int64]], int]:
-        """Compress the sum if clients do that, within the range that its rows have anyway.
-
-        In a row, the nearest matrix of a low rank may have larger values than the row had.
-        """
-        if self.compression is None or self.compression.by == "user":
-            return changes, 0
-        found, n_clipped = dict(changes), 0
-        for tensor in self.tensors:
-            if tensor.name not in self._structured:
-                continue
-            times = counts[:, None] if tensor.counted_by == HOLDERS else changes[tensor.counted_by]
-            bound = times * float(tensor.bound // tensor.largest_weight)
-            rounded = np.rint(
-                self.compression.compress(changes[tensor.name].astype(np.float64), self.n_items)
-            )
-            inside = np.clip(rounded, -bound, bound)
-            found[tensor.name] = inside.astype(np.int64)
-            n_clipped += int((inside != rounded).sum())
-        return found, n_clipped
+        return self.sent.compression
 
     @property
-    def _structured(self) -> tuple[str, ...]:
-        return tuple(entry.name for entry in self.parameters if entry.structured)
-
-    # Contributions of users.
-
-    @property
-    def sent_from(self) -> dict[str, str]:
-        """The parameter whose change is sent, by shared tensor to which users contribute."""
-        moved = self.moved
-        copied = {
-            entry.copies or entry.begins_as: entry.name
-            for entry in self.parameters
-            if (entry.copies or entry.begins_as) and entry.name in moved
-        }
-        return {
-            entry.name: entry.name if entry.name in moved else copied[entry.name]
-            for entry in self.parameters
-            if entry.scope in ("rows", "net") and (entry.name in moved or entry.name in copied)
-        }
-
-    @property
-    def _summed(self) -> tuple[Parameter, ...]:
-        sent = self.sent_from
-        return tuple(entry for entry in self.parameters if entry.name in sent)
-
-    @property
-    def divisors(self) -> set[str]:
+    def divisors(self) -> Set[str]:
         """The divisors of sums, as values of `Parameter.mean`."""
-        return {entry.mean for entry in self._summed}
+        return self.sent.divisors
 
     @property
     def counts_rows(self) -> bool:
         """Whether the number of users that touched a row divides anything."""
-        return "holders" in self.divisors
+        return "holders" in self.sent.divisors
 
-    def _divisor_of(self, entry: Parameter) -> str:
-        """Return the divisor of a parameter's sum, as a value of `UpdateTensor.counted_by`."""
-        divides_entries = entry.structured and self.structure.counts_entries
-        return "entries" if divides_entries else entry.mean
+    def _basis(self, round_id: int) -> NDArray[np.float64] | None:
+        return self.sent.basis(round_id)
 
     @cached_property
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """The changes of the shared parameters, their divisors, and what users show the server."""
-        found = []
-        for entry in self._summed:
-            row = (self.structure.width,) if entry.structured else entry.shape
-            found.append(
-                UpdateTensor(
-                    name=entry.name,
-                    shape=(self.n_items, *row) if entry.scope == "rows" else row,
-                    limit=self.shapes.update.clip if entry.limit is None else entry.limit,
-                    fraction_bits=self.shapes.update.fraction_bits
-                    if entry.fraction_bits is None
-                    else entry.fraction_bits,
-                    per_item=entry.scope == "rows",
-                    largest_weight=MOST_SAMPLES if entry.mean == "samples" else 1,
-                    entries=self.structure.entries(self.n_items) if entry.structured else 0,
-                    counted_by=self._divisor_of(entry),
-                )
-            )
-        if self._structured and self.structure.counts_entries:
-            found.append(
-                UpdateTensor(
-                    name="entries",
-                    shape=(self.n_items, self.structure.width),
-                    limit=1.0,
-                    fraction_bits=0,
-                    per_item=True,
-                    signed=False,
-                    counted_by=HOLDERS if self.counts_rows else TRAINED,
-                )
-            )
-        if "users" in self.divisors:
-            found.append(
-                UpdateTensor(name="users", shape=(1,), limit=1.0, fraction_bits=0, signed=False)
-            )
-        if "samples" in self.divisors:
-            found.append(
-                UpdateTensor(
-                    name="samples",
-                    shape=(1,),
-                    limit=float(MOST_SAMPLES),
-                    fraction_bits=SAMPLE_BITS,
-                    signed=False,
-                )
-            )
-        if self.personalises:
-            found += shown_tensors(
-                self.parameters, self.shapes.update, reads_samples=self.reads_samples
-            )
-        return tuple(found)
+        if not self.derived.personalises:
+            return self.sent.tensors
+        shown = shown_tensors(self.parameters, self.shapes.update, reads_samples=self.reads_samples)
+        return (*self.sent.tensors, *shown)
 
     def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of minibatches in an epoch."""
@@ -330,54 +226,6 @@ class TrainedAlgorithm(Algorithm):
         )
         return _BYTES_PER_SAMPLE * n_steps * self.batch_size + 12 * own
 
-    def start(
-        self,
-        shared: SharedState,
-        active: NDArray[np.int64],
-        round_id: int,
-        device: torch.device,
-        dtype: torch.dtype | None = None,
-    ) -> RoundStart:
-        """Return the shared tensors, active rows only, and the round's basis B."""
-        import torch
-
-        start = super().start(shared, active, round_id, device, dtype)
-        basis = self.structure.basis(self.shapes.seed, round_id) if self._structured else None
-        if basis is None:
-            return start
-        return replace(start, basis=torch.from_numpy(basis).to(device, start.dtype))
-
-    def mean_changes(
-        self, change: Mapping[str, NDArray[np.float64]], counts: NDArray[np.int64], round_id: int
-    ) -> dict[str, NDArray[np.float64]]:
-        """Return the mean change of every shared parameter, in the parameter's own shape.
-
-        Delta_u is user u's change, which is A under a low-rank structure. By `Parameter.mean`:
-
-            holders   sum_u Delta_u,i / max(n_i, 1)           n_i users touched row i
-            users     sum_u Delta_u / max(n, 1)               n users trained
-            samples   sum_u |D_u| Delta_u / sum_u |D_u|       |D_u| training items, 4096 at most
-
-        If the structure counts entries, n_ij users that trained value j of row i replace n_i. The
-        mean of A is then multiplied by B.
-        """
-        basis = self.structure.basis(self.shapes.seed, round_id) if self._structured else None
-        found = {}
-        for entry in self._summed:
-            values = change[entry.name]
-            divided_by = self._divisor_of(entry)
-            if divided_by == HOLDERS:
-                divisor = counts.reshape(-1, *[1] * (values.ndim - 1)).astype(np.float64)
-            else:
-                divisor = change[divided_by] if divided_by == "entries" else change[divided_by][0]
-            values = values / np.maximum(divisor, 1.0)
-            if entry.structured and self.compression is not None:
-                values = self.compression.compress(values, self.n_items)
-            if entry.structured and basis is not None:
-                values = self.structure.merge(np.zeros((len(values), *entry.shape)), values, basis)
-            found[entry.name] = values
-        return found
-
     def apply(
         self,
         shared: SharedState,
@@ -386,7 +234,7 @@ class TrainedAlgorithm(Algorithm):
         round_id: int,
     ) -> SharedState:
         """Move every shared parameter by the mean of its changes."""
-        means = self.mean_changes(change, counts, round_id)
+        means = self.sent.mean_changes(change, counts, round_id)
         return shared.with_tensors(
             **{name: shared.tensors[name] + mean for name, mean in means.items()}
         )
@@ -479,14 +327,3 @@ class TrainedAlgorithm(Algorithm):
         # A copy: mapped memory cannot be written, and torch would warn about that.
         tensors = {name: torch.from_numpy(np.array(found))[None] for name, found in values.items()}
         return self.score(self.seen(Values(tensors)))[0].numpy()
-
-    @property
-    def initial_scalars(self) -> Mapping[str, float]:
-        """The shared scalars of version 0."""
-        return MappingProxyType(
-            {
-                entry.name: float(entry.initial.draw(np.zeros((), np.int64), ()))
-                for entry in self.parameters
-                if entry.scope == "scalar"
-            }
-        )

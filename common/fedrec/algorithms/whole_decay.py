@@ -72,7 +72,7 @@ def decaying(algorithm: TrainedAlgorithm, start: RoundStart) -> dict[str, torch.
 
 def decays_whole(algorithm: TrainedAlgorithm) -> bool:
     """Return whether rows change that a user does not touch."""
-    return any(isinstance(each, Sgd) and each.whole for each in algorithm.optimisers)
+    return any(isinstance(each, Sgd) and each.whole for each in algorithm.sent.optimisers)
 
 
 def most_steps(algorithm: TrainedAlgorithm) -> int:
@@ -82,7 +82,7 @@ def most_steps(algorithm: TrainedAlgorithm) -> int:
     """
     if not decays_whole(algorithm):
         return 0
-    phases = algorithm.phases(algorithm.initial_scalars)
+    phases = algorithm.phases(algorithm.derived.initial_scalars)
     n_samples = algorithm.n_items * (1 + algorithm.negatives_per_positive)
     return -(-n_samples // algorithm.batch_size) * sum(phase.epochs for phase in phases)
 
@@ -114,7 +114,7 @@ def shrinking(algorithm: TrainedAlgorithm, start: RoundStart) -> dict[str, torch
                 raise ValueError(f"{name} decays as a whole, but not by one optimiser alone")
             shrinks = optimiser.rates[name] * optimiser.decay
             if name in low:
-                shrinks /= algorithm.structure.gradient_scale
+                shrinks /= algorithm.sent.structure.gradient_scale
             steps = (1.0 - shrinks * optimiser.factor**step for step in range(n_steps))
             left = accumulate(steps, mul, initial=1.0)
             change = torch.tensor([kept - 1.0 for kept in left], dtype=torch.float64)

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny, ValidationError, field_validator
 
+from fedrec.algorithms.algorithm import Derived
 from fedrec.algorithms.batch import Batch, Values
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UploadNoise
 from fedrec.algorithms.individual import Personal, UserUpdates
@@ -145,10 +147,10 @@ class Wrapper(TrainedAlgorithm):
         """Return the base's penalty."""
         return self.base.penalty(v, batch)
 
-    @property
-    def personalises(self) -> bool:
-        """Whether the base makes a model for each user."""
-        return self.base.personalises
+    @cached_property
+    def derived(self) -> Derived:
+        """Everything that follows from the declarations, and from the base's `personalise`."""
+        return Derived(self, personalises=self.base.derived.personalises)
 
     def personalise(self, updates: UserUpdates) -> Personal:
         """Return the base's models. Users receive no table that the wrapper lets them keep."""

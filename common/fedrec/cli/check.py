@@ -163,7 +163,7 @@ def check(
     ray_seconds = ray_price(loaded.settings, n_users, active or n_items)
     warnings += ray_warnings(ray_seconds)
     privacy = privacy_price(plan, n_items)
-    warnings += privacy_warnings(plan, n_users)
+    warnings += privacy_warnings(plan, n_users, clients)
     n_expected = n_users if users is not None and not _is_one_party(loaded.settings) else 0
     proposal = noise_proposal(plan, n_items, n_expected or plan.privacy.expected_users)
     refusals = list(_refusals(loaded.settings, users, catalogue, clients, accept_exposure))
@@ -288,7 +288,7 @@ def _refusals(
         checks.append(lambda: check_own_floor(client.minimum_own_item_users, max(1, fewest)))
     if not _is_one_party(settings) and users is not None and catalogue is not None:
         n_items, n_users = len(catalogue), len(users)
-        widths = algorithm_of(plan, n_items).private_widths
+        widths = algorithm_of(plan, n_items).derived.private_widths
         room = room_in(runs, client.memory_mib << 20)
         checks.append(lambda: check_start(plan, users, n_items))
         checks.append(lambda: room.make_ready(n_users, widths))

@@ -318,9 +318,9 @@ def _save_description(data: DataSettings) -> Path:
     from fedrec.section import as_toml
     from fedrec.settings.validation import description_of
 
-    said = data.model_dump(exclude_defaults=True, exclude={"path", "catalogue"})
+    chosen = data.model_dump(exclude_defaults=True, exclude={"path", "catalogue"})
     place = description_of(str(data.path))
-    text = "".join(f"{name} = {as_toml(value)}\n" for name, value in said.items())
+    text = "".join(f"{name} = {as_toml(value)}\n" for name, value in chosen.items())
     write_whole(place, text.encode(), private=False)
     return place
 

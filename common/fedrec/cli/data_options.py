@@ -129,7 +129,7 @@ def _corrected(
         options: settings of `data` and their values, or None for a setting to omit.
         file: the file that was read.
     """
-    words, is_said = list(given), True
+    words, has_command = list(given), True
     if not {"values", *options} & names and file:
         words = ["data", "describe", file, "--save"]
     for name, value in options.items():
@@ -139,9 +139,9 @@ def _corrected(
             continue
         kept = _without(words, flag)
         # A flag can't remove a setting of the description.
-        is_said = is_said and (value is not None or kept != words)
+        has_command = has_command and (value is not None or kept != words)
         words = kept + ([] if value is None else [flag, value])
-    if is_said:
+    if has_command:
         return f": {shlex.join(['fedrec', *words])}"
     settings = ", ".join(
         f"data.{name} = {value!r}" if value is not None else f"without data.{name}"

@@ -229,8 +229,8 @@ def _arithmetic() -> Iterator[DoctorCheck]:
     """Compute the probes, which are printed below the findings."""
     found = bits_of_this_machine()
     if found is not None:
-        told = f"fingerprint {found.fingerprint}, arithmetic {found.arithmetic.digest()}"
-        yield DoctorCheck(name="arithmetic", verdict="ok", found=told)
+        summary = f"fingerprint {found.fingerprint}, arithmetic {found.arithmetic.digest()}"
+        yield DoctorCheck(name="arithmetic", verdict="ok", found=summary)
 
 
 def _training(device: str) -> Iterator[DoctorCheck]:

@@ -123,13 +123,23 @@ def read_cells(settings: Settings, given: str, clients: int) -> tuple[int, Cells
 def tell_rows(
     settings: Settings, users: UserSplit, n_items: int, *, n_clients: int, cells: Cells
 ) -> dict[str, int] | None:
-    """Print the rows lost to cells on stderr, and return them for `--json`, if there are cells."""
-    from fedrec.plan.travelling_rows import cell_rows
+    """Print on stderr what only the data shows about the rows of a simulation.
 
+    Warns of too few rows for the algorithm's settings. If there are cells, also prints the rows
+    lost to them, and returns these for `--json`.
+    """
+    from fedrec.plan.algorithm import algorithm_warnings
+    from fedrec.plan.travelling_rows import cell_rows, trained_items
+
+    plan, known = settings.plan, algorithm_warnings(settings.plan)
+    held = trained_items(plan, users, n_items, n_clients=n_clients, cells=cells)
+    for warning in algorithm_warnings(plan, n_held=int(held.sum())):
+        if warning not in known:
+            typer.echo(f"warning: {warning}", err=True)
     if not cells:
         return None
-    found = cell_rows(settings.plan, users, n_items, n_clients=n_clients, cells=cells)
-    typer.echo(found.sentence(settings.plan), err=True)
+    found = cell_rows(plan, users, n_items, n_clients=n_clients, cells=cells)
+    typer.echo(found.sentence(plan), err=True)
     return asdict(found)
 
 

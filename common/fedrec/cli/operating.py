@@ -101,9 +101,9 @@ def _here(found: RunStatus) -> str:
         heard = f"{found.clients_seen} heard since the coordinator started"
         return f"{heard}, of {found.clients_in_roster} in the roster"
     others = Counter(one.state for one in found.members if not one.is_here)
-    told = [f"{number} {_STATES.get(state, state)}" for state, number in sorted(others.items())]
+    counts = [f"{number} {_STATES.get(state, state)}" for state, number in sorted(others.items())]
     here = f"{found.clients_here} of {found.clients_in_roster} in the roster are here"
-    return _text(", ".join([here, *told]))
+    return _text(", ".join([here, *counts]))
 
 
 def _with_goodbyes(found: RunStatus) -> tuple[str, ...]:
@@ -127,8 +127,8 @@ def _measured(found: RunStatus) -> list[tuple[str, str]]:
         ("test", quality.test_hr, quality.test_ndcg),
     ):
         if hr is not None and ndcg is not None:
-            said = f"HR@{quality.at} {hr:.4f}  NDCG@{quality.at} {ndcg:.4f}"
-            rows.append((split, f"{said}  (round {quality.round})"))
+            rates = f"HR@{quality.at} {hr:.4f}  NDCG@{quality.at} {ndcg:.4f}"
+            rows.append((split, f"{rates}  (round {quality.round})"))
     if rows and found.protocol:
         from fedrec.plan.cautions import explained
 

@@ -136,10 +136,10 @@ class Column:
         )
 
     @cached_property
-    def told(self) -> str | None:
+    def role(self) -> str | None:
         """The role that its name suggests or, without a name, the form of its values."""
         if self.name:
-            return role_told(self.name)
+            return role_of_name(self.name)
         found = {value for value in self.values if value}
         if found and all(map(_REVIEWER.fullmatch, found)):
             return "user"
@@ -159,7 +159,7 @@ class Column:
         if self.kind not in (ColumnKind.DATES, ColumnKind.MOMENTS):
             if self.is_unique:
                 return f"{shown} differs in every row"
-            if self.told == "other":
+            if self.role == "other":
                 return f"{shown} has a name for something else"
         return f"{shown} {self.kind.value}"
 
@@ -183,7 +183,7 @@ def is_named_as_id(name: str) -> bool:
     return bool(_ID_NAME.search(name))
 
 
-def role_told(name: str) -> str | None:
+def role_of_name(name: str) -> str | None:
     """Return the role that a column's name suggests, or None if it suggests none.
 
     The last word decides: a book's rating is a rating, and a user's session is a session. An
@@ -193,11 +193,11 @@ def role_told(name: str) -> str | None:
     words = [word for word in re.split(r"[\W_\d]+", spaced) if word]
     while len(words) > 1 and (len(words[-1]) == 1 or words[-1] in _ENDINGS):
         del words[-1]
-    told = list(map(_word_told, words))
-    return told[-1] or ("other" if any(told) else None) if told else None
+    roles = list(map(_role_of_word, words))
+    return roles[-1] or ("other" if any(roles) else None) if roles else None
 
 
-def _word_told(word: str) -> str | None:
+def _role_of_word(word: str) -> str | None:
     matching = [
         (len(known), role)
         for text in {word, _ENDING.sub("", word)}

@@ -147,10 +147,10 @@ def _download_wheel(folder: Path) -> Path:
         ) from error
     wheels = sorted(folder.glob("*.whl"))
     if finished.returncode or not wheels:
-        said = [line for line in finished.stderr.splitlines() if line.strip()] or ["nothing"]
+        printed = [line for line in finished.stderr.splitlines() if line.strip()] or ["nothing"]
         raise DataError(
             f"pip could not download {_REQUIREMENT}, which contains the data. Its last line was: "
-            f"{said[-1].strip()}",
+            f"{printed[-1].strip()}",
             remedy=_OFFLINE_REMEDY,
         )
     return wheels[0]

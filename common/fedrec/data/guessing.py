@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from fedrec.data.column_kinds import ENOUGH, Column, ColumnKind, number_of, role_told
+from fedrec.data.column_kinds import ENOUGH, Column, ColumnKind, number_of, role_of_name
 from fedrec.data.gathering import Columns
 from fedrec.data.reading import (
     ROLES,
@@ -52,7 +52,7 @@ def is_header(names: Sequence[str], rows: Rows) -> bool:
     """
     if _is_numbered(names, rows):
         return True
-    tells = any(map(role_told, names))
+    tells = any(map(role_of_name, names))
     if any(map(is_value, names)) or (len(set(names)) < len(names) and not tells):
         return False
     for place, name in enumerate(names):
@@ -114,7 +114,7 @@ def possible_roles(columns: Sequence[Column], given: Choice) -> list[dict[str, i
         rates: list[Column | None] = [
             each
             for each in ratings
-            if each not in taken and (each.told or given.get("rating") or each.place > user.place)
+            if each not in taken and (each.role or given.get("rating") or each.place > user.place)
         ]
         if len(rates) > 1 and not given.get("rating"):
             rates = []
@@ -128,7 +128,7 @@ def _time_candidates(times: Sequence[Column], ids: tuple[Column, Column]) -> lis
     """Return the columns that may be times, other than attributes of the user or the item."""
     left = [each for each in times if each not in ids]
     own = [each for each in left if not any(column.determines(each) for column in ids)]
-    return own or [each for each in left if each.told == "timestamp"]
+    return own or [each for each in left if each.role == "timestamp"]
 
 
 def why_none(columns: Sequence[Column]) -> str:
@@ -141,17 +141,17 @@ def why_none(columns: Sequence[Column]) -> str:
 
 def _times(columns: Sequence[Column]) -> list[Column]:
     timely = [each for each in columns if each.kind in _TIMES]
-    told = [each for each in timely if each.told == "timestamp"]
+    named = [each for each in timely if each.role == "timestamp"]
     dates = [
-        each for each in timely if each.kind is ColumnKind.DATES and each.told in (None, "other")
+        each for each in timely if each.kind is ColumnKind.DATES and each.role in (None, "other")
     ]
-    return told or dates or [each for each in timely if not each.told and not each.is_named_as_id]
+    return named or dates or [each for each in timely if not each.role and not each.is_named_as_id]
 
 
 def _ratings(columns: Sequence[Column]) -> list[Column]:
     numbers = (ColumnKind.SCALE, ColumnKind.MEASURES, ColumnKind.CONSTANT)
-    told = [each for each in columns if each.told == "rating" and each.kind in numbers]
-    return told or [each for each in columns if each.told is None and each.kind is ColumnKind.SCALE]
+    best = [each for each in columns if each.role == "rating" and each.kind in numbers]
+    return best or [each for each in columns if each.role is None and each.kind is ColumnKind.SCALE]
 
 
 def _pairs(
@@ -159,16 +159,16 @@ def _pairs(
 ) -> list[tuple[Column, Column]]:
     """Return pairs of columns that may be user and item, in order for a file without names."""
     users, items = given.get("user", []), given.get("item", [])
-    users = users or [each for each in columns if each.told == "user"]
-    users = users or [each for each in columns if each.told == "session"]
-    items = items or [each for each in columns if each.told == "item"]
-    free = [each for each in columns if each.told is None and not each.is_decimal]
+    users = users or [each for each in columns if each.role == "user"]
+    users = users or [each for each in columns if each.role == "session"]
+    items = items or [each for each in columns if each.role == "item"]
+    free = [each for each in columns if each.role is None and not each.is_decimal]
     ids = [each for each in free if each.kind in _SMALL and each not in times]
     if not columns or len(columns[0].values) < ENOUGH:
         return _pairs_of_few_rows(users, items, ids, times)
     events = [each for each in ids if _is_event(each, [*users, *ids], times)]
     ids = [each for each in ids if each not in events]
-    ids += [each for each in times if each.told is None and _repeats_as_ids_do(each)]
+    ids += [each for each in times if each.role is None and _repeats_as_ids_do(each)]
     if len(ids) > _MOST_COLUMNS:
         return []
     unique = [each for each in ids if each.kind in _IDS and each.is_unique]
@@ -266,7 +266,7 @@ def _may_be_ids(user: Column, item: Column, *, certain: bool) -> bool:
     if user.kind in _NO_IDS or item.kind in (*_NO_IDS, ColumnKind.CONSTANT) or user.is_unique:
         return False
     one_user = user.kind is ColumnKind.CONSTANT
-    if one_user and user.name and user.told != "user":
+    if one_user and user.name and user.role != "user":
         return False
     if item.is_unique and (not one_user or item.is_row_number):
         return False
@@ -331,13 +331,13 @@ def no_header(
         fields: the fields of that line.
         separator: the word for the separator, if the file does not show it.
     """
-    told: dict[str, str | None] = {
+    options: dict[str, str | None] = {
         name: None
         for name in ("layout", *(f"{role}_column" for role in ROLES))
         if getattr(reading, name) is not None
     }
     if separator:
-        told["separator"] = separator
+        options["separator"] = separator
     columns = columns_of([""] * len(fields), [fields, *rows])
     found = [
         ",".join(roles.get(place, "-") for place in range(len(fields)))
@@ -352,7 +352,7 @@ def no_header(
         + f"Name its columns in order with {flag_of('columns')}: user, item, rating, timestamp, "
         "and - for any other. If the line is a header, name its columns with "
         f"{flag_of('user_column')} and {flag_of('item_column')}.",
-        readings=[told | {"columns": each} for each in found],
+        readings=[options | {"columns": each} for each in found],
     )
 
 

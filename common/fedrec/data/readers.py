@@ -239,9 +239,9 @@ def _remedy_for(
         return remedy, [{"strict": None}]
     n_times = sum(bad.reason.startswith("the time") for bad in report.bad_rows)
     if 2 * n_times <= len(report.bad_rows):
-        told = [name for name in ("layout", "columns", "separator") if getattr(reading, name)]
+        known = [name for name in ("layout", "columns", "separator") if getattr(reading, name)]
         remedy = f"Correct these rows, or choose another {flag_of('layout')}."
-        return remedy, [dict.fromkeys(told)]
+        return remedy, [dict.fromkeys(known)]
     fitting = formats_that_fit(found.unread_times)
     which = "Set how times are written"
     if len(fitting) > 1:

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from fedrec.data.catalogue import Catalogue
-from fedrec.data.column_kinds import Column, is_named_as_id, role_told
+from fedrec.data.column_kinds import Column, is_named_as_id, role_of_name
 from fedrec.data.fetching import DATASETS
 from fedrec.data.frames import DataFrame
 from fedrec.data.interactions import Interactions
@@ -59,23 +59,23 @@ def time_columns(report: ReadReport, data: DataSettings) -> list[dict[str, str]]
         report: the report of a file without times.
         data: the options with which it was read.
     """
-    was_said = data.columns is not None or data.timestamp_format == "none"
-    if was_said or report.columns.timestamp is not None:
+    is_chosen = data.columns is not None or data.timestamp_format == "none"
+    if is_chosen or report.columns.timestamp is not None:
         return []
     try:
         known, _ = try_reading(report.path, data.reading())
     except DataError:
         return []  # the file's first rows do not represent the others
     names = [name for name in report.columns.ignored if name]
-    told = [name for name in names if role_told(name) == "timestamp"]
-    others = [name for name in names if name not in told and not is_named_as_id(name)]
+    named = [name for name in names if role_of_name(name) == "timestamp"]
+    others = [name for name in names if name not in named and not is_named_as_id(name)]
     # Each try reads the first thousands of rows.
-    for some in (told[:_MOST_COLUMNS], others[:_MOST_COLUMNS]):
+    for some in (named[:_MOST_COLUMNS], others[:_MOST_COLUMNS]):
         ways = [
             way for name in some if (way := _as_times(name, report.path, data, known)) is not None
         ]
         own = [options for options, is_own in ways if is_own]
-        if own or (ways and some[0] in told):
+        if own or (ways and some[0] in named):
             return own or [options for options, _ in ways]
     return []
 
@@ -126,12 +126,12 @@ def _ways(path: Path, data: DataSettings, error: DataError) -> list[tuple[Option
         ahead: list[tuple[dict[str, str | None], DataError]] = []
         for changed, problem in left:
             # Without a proposal, trying the options that errors ask for may help.
-            told = {
+            without = {
                 name: None
                 for name in _SPLITTING
                 if getattr(data, name) is not None and name not in changed
             }
-            for step in problem.readings or [problem.options or told]:
+            for step in problem.readings or [problem.options or without]:
                 options = changed | dict(step)
                 if options == changed:
                     continue

@@ -165,7 +165,7 @@ class CatchingUp:
         shared: SharedState,
     ) -> None:
         """Refuse a round that differs from the key authority's statement."""
-        member, said = self._membership, found.statement
+        member, statement = self._membership, found.statement
         rows = self._model.rows_after(shared)
         expected = {
             "manifest_digest": manifest,
@@ -175,7 +175,7 @@ class CatchingUp:
             "n_rows": rows.n_rows,
             "rows_digest": rows.digest,
         }
-        wrong = [name for name, value in expected.items() if getattr(said, name) != value]
+        wrong = [name for name, value in expected.items() if getattr(statement, name) != value]
         if wrong:
             raise BadSignature(
                 f"Round {found.round} differs from what the key authority signed: "
@@ -287,10 +287,10 @@ class CatchingUp:
         The key authority's statement on the round confirms it. Without one under this epoch's key,
         the reports of two members do.
         """
-        member, said = self._membership, snapshot.statement
-        if said is not None:
-            member.check_statement(snapshot.round, said, self._store.state.statement)
-            found = said.state_tag, said.rows
+        member, statement = self._membership, snapshot.statement
+        if statement is not None:
+            member.check_statement(snapshot.round, statement, self._store.state.statement)
+            found = statement.state_tag, statement.rows
         else:
             found = member.check_reports(snapshot.round, snapshot.reports).model
         tag = member.seal_of(snapshot.round).state_tag(shared.canonical_bytes())

@@ -80,6 +80,6 @@ _log = structlog.get_logger("fedrec.client")
 
 def log_event(event: ClientEvent) -> None:
     """Write an event to the log with all fields that have a value."""
-    said = asdict(event) | {"seconds": round(event.seconds, 4)}
-    del said["name"]
-    _log.info(event.name.replace("_", " "), **{key: value for key, value in said.items() if value})
+    facts = asdict(event) | {"seconds": round(event.seconds, 4)}
+    del facts["name"]
+    _log.info(event.name.replace("_", " "), **{key: value for key, value in facts.items() if value})

@@ -382,8 +382,8 @@ class Membership:
         cell = self.roster.partition.cell_of(self.client_id)
         if cell is None:
             return 0
-        said = statement is not None and statement.epoch == self.epoch
-        named = said and statement is not None and cell.id in statement.paused
+        is_current = statement is not None and statement.epoch == self.epoch
+        named = is_current and statement is not None and cell.id in statement.paused
         return cell.id if named or cell.state == "paused" else 0
 
     def check_reports(self, round_id: RoundId, reports: tuple[Report, ...]) -> Report:

@@ -208,7 +208,7 @@ def patient_link(
     """
 
     def call(method: Callable[..., Any], /, *sent: Any, **named: Any) -> Any:
-        attempt, corrupt, told = 0, 0, ""
+        attempt, corrupt, reported = 0, 0, ""
         while True:
             meter.sent += _payload_bytes(*sent)
             try:
@@ -231,9 +231,9 @@ def patient_link(
                 return answer
             # Every answer of a coordinator with a full disk has its own incident.
             trouble = problem.message.replace(problem.incident, "")
-            if trouble != told:
+            if trouble != reported:
                 on_trouble(problem)
-                told = trouble
+                reported = trouble
             backoff.pause(attempt)
             attempt += 1
             if "wait_seconds" in named:

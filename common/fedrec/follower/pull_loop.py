@@ -61,11 +61,11 @@ class RollbackDetection:
         self._went_back = None
         return True
 
-    def _wait_for(self, known: RoundId, said: RoundId) -> bool:
-        if self._went_back != (known, said):
-            self._went_back = (known, said)
+    def _wait_for(self, known: RoundId, served: RoundId) -> bool:
+        if self._went_back != (known, served):
+            self._went_back = (known, served)
             error = CoordinatorWentBack(
-                f"The coordinator went back from round {known} to {said}. This client waits and "
+                f"The coordinator went back from round {known} to {served}. This client waits and "
                 "keeps what it has."
             )
             self._context.refused("coordinator_went_back", known, error)

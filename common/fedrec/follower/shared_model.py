@@ -139,7 +139,7 @@ class SharedModel:
 
     def is_personal(self, kind: RoundKind) -> bool:
         """Return whether the server computes models for single clients in rounds of a kind."""
-        return kind == "train" and self._half.algorithm.personalises
+        return kind == "train" and self._half.algorithm.derived.personalises
 
     def counts(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the counts that an aggregate has for the items it covers."""

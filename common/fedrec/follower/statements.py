@@ -82,7 +82,7 @@ def check_reports(reports: tuple[Report, ...], *, roster: Roster, about: About) 
     return reports[0]
 
 
-def _check_about(said: RevealStatement | Report, about: About) -> None:
-    found = (said.federation, said.run, said.round, said.epoch)
+def _check_about(signed: RevealStatement | Report, about: About) -> None:
+    found = (signed.federation, signed.run, signed.round, signed.epoch)
     if found != about:
         raise RefusedError(f"A statement is about {found}, but {about} was expected.")

@@ -276,11 +276,11 @@ class StoredState(Record):
             ) from None
 
 
-def epoch_went_back(known: int, said: int) -> CoordinatorWentBack:
+def epoch_went_back(known: int, served: int) -> CoordinatorWentBack:
     """Return the error for a coordinator whose key epoch is older than this client's epoch."""
     return CoordinatorWentBack(
-        f"The coordinator went back from key epoch {known} to {said}. This client waits and keeps "
-        "what it has."
+        f"The coordinator went back from key epoch {known} to {served}. This client waits and "
+        "keeps what it has."
     )
 
 

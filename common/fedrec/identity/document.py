@@ -96,8 +96,8 @@ class Document:
         document = cls(content, name)
         # Releases before the digest wrote none.
         if kind in CHECKED and _DIGEST in document._content:
-            said = document.text(_DIGEST)
-            if said != _digest_of(document._content):
+            digest = document.text(_DIGEST)
+            if digest != _digest_of(document._content):
                 raise KeysError(
                     f"{name} is damaged: its content does not match its digest.",
                     remedy="Restore the authority's folder from a backup (`fedrec keys restore`).",

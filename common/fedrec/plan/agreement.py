@@ -318,8 +318,8 @@ def _differences(expected: Plan, found: Plan) -> Iterator[Difference]:
                 for inner in type(mine).model_fields:
                     one, another = getattr(mine, inner), getattr(other, inner)
                     if one != another:
-                        told = f"{key}.{inner}"
-                        yield Difference(key=told, ours=one, theirs=another, given=name in given)
+                        path = f"{key}.{inner}"
+                        yield Difference(key=path, ours=one, theirs=another, given=name in given)
                 continue
             order = _ORDERS.get(key)
             if order is None or not order.accepts(mine, other):

@@ -102,7 +102,7 @@ def check_users(plan: Plan, n_users: int) -> None:
         RefusedError: indices are clear, or the server makes a model for each user. Then a message
             is about one user.
     """
-    if n_users > 1 and algorithm_of(plan, 1).personalises:
+    if n_users > 1 and algorithm_of(plan, 1).derived.personalises:
         raise RefusedError(
             f"This client has {n_users} users, but with {plan.algorithm.name} a client is one "
             "user: the coordinator makes a model for each client from its update.",

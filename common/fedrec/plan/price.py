@@ -153,7 +153,7 @@ def paper_numbers(algorithm: Algorithm) -> PaperNumbers | None:
     """Return the size of a message as the CoLR paper counts it, or None if it does not."""
     if any(entry.structured for entry in algorithm.parameters):
         assert isinstance(algorithm, TrainedAlgorithm)
-        return algorithm.structure.paper_numbers(algorithm.n_items)
+        return algorithm.sent.structure.paper_numbers(algorithm.n_items)
     return None
 
 
@@ -252,7 +252,7 @@ def private_price(
         memory_mib: `client.memory_mib`.
         folders: the folders for the files, by setting.
     """
-    size = table_bytes(n_users, algorithm_of(plan, n_items).private_widths)
+    size = table_bytes(n_users, algorithm_of(plan, n_items).derived.private_widths)
     memory = memory_mib << 20
     disk = room_on_disk(size) if size > memory else 0
     free = {

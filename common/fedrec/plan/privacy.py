@@ -221,17 +221,17 @@ def privacy_statements(plan: Plan, n_sums: int, n_items: int = 0) -> tuple[str, 
     if mechanism is None:
         return ()
     rounds = min(n_sums, mechanism.rounds_per_user)
-    said = {"epsilon": mechanism.epsilon_after(n_sums), "delta": mechanism.delta, "rounds": rounds}
+    spent = {"epsilon": mechanism.epsilon_after(n_sums), "delta": mechanism.delta, "rounds": rounds}
     if mechanism.kind == "gaussian":
         who = _WHO_ADDED.format(
             deviation=mechanism.deviation / mechanism.bound, noisy=mechanism.noisy
         )
         parts = (_ONE_RELEASE.format(name=plan.algorithm.name),) if mechanism.in_parts else ()
-        return (_GAUSSIAN.format(**said), *parts, who, *NOT_COVERED)
+        return (_GAUSSIAN.format(**spent), *parts, who, *NOT_COVERED)
     length = Layout.of(plan, max(1, n_items)).change_slice.stop
     nominal = mechanism.bound / mechanism.share
     pure = math.sqrt(length) * nominal
-    text = _LAPLACE.format(**said, nominal=nominal, length=length, pure=pure)
+    text = _LAPLACE.format(**spent, nominal=nominal, length=length, pure=pure)
     return (text, _LAPLACE_WHO, *NOT_COVERED)
 
 
@@ -348,12 +348,33 @@ def _unknown_shares(plan: Plan, mechanism: Mechanism) -> tuple[int, int]:
     return mechanism.clients, 1 if _opens_updates(plan) else max(1, mechanism.clients - 1)
 
 
-def privacy_warnings(plan: Plan, n_users: int) -> list[str]:
+def few_clients_warnings(plan: Plan, n_clients: int) -> list[str]:
+    """Return a warning if so few clients can't make a plan's Gaussian noise together.
+
+    Args:
+        n_clients: clients of the federation, or 0 if unknown.
+    """
+    needed = plan.fewest_summands
+    if plan.privacy.mechanism != "gaussian" or not 0 < n_clients < needed:
+        return []
+    reason = (
+        "A single client knows its own sum, and no honest client adds noise to it."
+        if n_clients == 1
+        else "At least one may collude (privacy.colluding_share), and the others' noise is less "
+        "than privacy.epsilon needs."
+    )
+    return [
+        f"--clients is {n_clients}, but under privacy.mechanism a federation of this plan needs "
+        f"{needed} clients. {reason} A simulation adds the noise of {needed} all the same."
+    ]
+
+
+def privacy_warnings(plan: Plan, n_users: int, n_clients: int = 0) -> list[str]:
     """Return warnings for a person that chose these numbers."""
     mechanism, asked = mechanism_of(plan), plan.privacy
     if mechanism is None:
         return []
-    found = []
+    found = few_clients_warnings(plan, n_clients)
     if mechanism.epsilon > 10:
         found.append(
             f"privacy.epsilon is {mechanism.epsilon:g}: an attacker that guesses whether a user "

@@ -65,7 +65,7 @@ def warnings_for(
             f"{who} reads {exposed}. Every command for this plan is refused without "
             "--accept-exposure, for the coordinator and each client separately."
         )
-    if algorithm_of(plan, 1).personalises:
+    if algorithm_of(plan, 1).derived.personalises:
         found.append(
             f"{plan.algorithm.name} makes a model for each user from all updates, one by one. Over "
             "gRPC every client is one user. `fedrec simulate` takes all users in one process."

@@ -65,13 +65,13 @@ def sizes(
     kept = n_rounds if every else min(n_rounds, KEPT_SUMS)
     # Of each client's own model, the coordinator keeps the last one, and the next while it is made.
     own = own_model_bytes(plan, facts["n_rows"])
-    tables = table_bytes(own_users, algorithm.private_widths)
+    tables = table_bytes(own_users, algorithm.derived.private_widths)
     # A round's scores, and three versions of the tables with the trainer's copy.
     limit = memory_mib << 20
     work = min(20 * own_users * n_items, limit) + min(4 * tables, limit)
     coordinator = _size(
         "coordinator",
-        fitted and not algorithm.personalises,
+        fitted and not algorithm.derived.personalises,
         110 * _MB + _CLIENT_BYTES * n_clients + min(2 * n_clients * up, _BUFFERS_BYTES),
         # Published sums, one round's updates and their sum, and rows about all updates.
         2 * _MB + kept * (down - own) + n_clients * (up + 2 * own + _ROW_BYTES * n_rounds) + up,

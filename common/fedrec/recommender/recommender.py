@@ -142,7 +142,7 @@ class Recommender:
         if kept:
             wanted = (len(users.user_ids), len(self.catalogue))
             return kept in tensors and tensors[kept].shape == wanted
-        if not self._algorithm.keeps_vectors:
+        if not self._algorithm.derived.keeps_vectors:
             return True
         vectors = tensors.get("user_embedding")
         return vectors is not None and vectors.shape[1:] == self._items.shape[1:]
@@ -171,7 +171,7 @@ class Recommender:
 
     @cached_property
     def _keeps_vectors(self) -> bool:
-        return self._algorithm.keeps_vectors
+        return self._algorithm.derived.keeps_vectors
 
     @cached_property
     def _learned(self) -> NDArray[np.float64]:

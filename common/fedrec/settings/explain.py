@@ -131,8 +131,8 @@ def _sentence_of(section: str, name: str, field: FieldInfo) -> str:
     if (section, name) == ("protection", "name"):
         return " ".join(f"{name}: {about_protection(name).summary}." for name in PROTECTIONS)
     condition = where_used(field.metadata)
-    told = field.description or ""
-    return f"{told} {condition[0].upper()}{condition[1:]}." if condition else told
+    text = field.description or ""
+    return f"{text} {condition[0].upper()}{condition[1:]}." if condition else text
 
 
 def section_sentences() -> dict[str, str]:
@@ -256,8 +256,8 @@ def _allowed(annotation: Any, metadata: Iterable[object]) -> str:
     if get_origin(annotation) is Literal:
         choices = [json.dumps(choice) for choice in get_args(annotation)]
         return choices[0] if len(choices) == 1 else "one of " + ", ".join(choices)
-    told = next((item.words for item in metadata if isinstance(item, InWords)), "")
-    words = told or _KINDS.get(annotation, str(annotation)) + _limits(metadata)
+    own_words = next((item.words for item in metadata if isinstance(item, InWords)), "")
+    words = own_words or _KINDS.get(annotation, str(annotation)) + _limits(metadata)
     return f"{words}, or left out" if optional else words
 
 

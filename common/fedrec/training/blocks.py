@@ -9,6 +9,10 @@ user's shapes therefore follow from that user alone. The number of steps is the 
 rows are padded to the next quarter of a power of two. A minibatch is as wide as `batch_size`, or as
 the rows if one step covers them all. A block holds users of one size only, and always has the same
 number of places, of which the last may be padding. Neighbours, chunks and order then change no bit.
+
+A device promises no bits, and the starts of its operations cost it more than their work. There
+sizes are few (`coarse`): users with fewer minibatches than others of their block skip the missing
+steps.
 """
 
 from __future__ import annotations
@@ -180,6 +184,8 @@ BLOCK_USERS = 8
 
 Fewer than four change bits, and more don't fit into its cache."""
 _CELLS_AT_ONCE = 1 << 20
+_FEW_SAMPLES = 1 << 24
+"""A device trains so many samples in less time than it needs to start another size's operations."""
 _PLACE_BITS = 21
 """A user has fewer than 2^21 samples.
 
@@ -202,6 +208,7 @@ class Block:
             M). None if every step covers all rows.
         weight: a row's share of its minibatch's samples, 0 for padding, float (epochs, n_steps, B,
             M or R). It has one epoch if all are alike.
+        live: 1 where a user has the minibatch, float (n_steps, B). None if all have all of them.
     """
 
     users: torch.Tensor
@@ -211,15 +218,17 @@ class Block:
     share: torch.Tensor
     index: torch.Tensor | None
     weight: torch.Tensor
+    live: torch.Tensor | None = None
 
     def minibatches(
         self, epoch: int
-    ) -> Iterator[tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]]:
-        """Yield (rows or None, weight, share) for the steps of an epoch."""
+    ) -> Iterator[tuple[torch.Tensor | None, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
+        """Yield (rows or None, weight, share, live or None) for the steps of an epoch."""
         epoch = min(epoch, len(self.weight) - 1)
         for step in range(len(self.share)):
             index = None if self.index is None else self.index[epoch, step]
-            yield index, self.weight[epoch, step], self.share[step]
+            live = None if self.live is None else self.live[step]
+            yield index, self.weight[epoch, step], self.share[step], live
 
 
 def padded(n_rows: int) -> int:
@@ -240,6 +249,7 @@ class BlockSize:
         gathers: whether a step covers only its minibatch's rows instead of all of a user's rows.
         together: the number of samples in a group of a positive and its negatives, if groups stay
             whole and a step covers all minibatches of an epoch. 0 if every minibatch is a step.
+        uneven: whether users may have fewer minibatches than `n_steps`.
     """
 
     n_steps: int
@@ -248,6 +258,7 @@ class BlockSize:
     epochs: int
     gathers: bool
     together: int = 0
+    uneven: bool = False
 
 
 class Room(Protocol):
@@ -261,15 +272,37 @@ class Room(Protocol):
 
 
 def buckets_of(
-    samples: Samples, *, batch_size: int, epochs: int, gathers: bool, together: int = 0
+    samples: Samples,
+    *,
+    batch_size: int,
+    epochs: int,
+    gathers: bool,
+    together: int = 0,
+    coarse: int = 0,
+    uneven: bool = False,
 ) -> Iterator[tuple[BlockSize, torch.Tensor]]:
     """Yield the users of each size, as their positions in the chunk, int64 (n_members,).
 
     All positions go to the device at once, so nothing waits for a copy of its own.
+
+    Args:
+        coarse: the number of items if tables have few sizes: 64 rows, four times as many and so on,
+            and at most those of all items, or a single size for few samples. 0 for the sizes of
+            `padded`.
+        uneven: whether numbers of steps are rounded up to powers of two, or to the largest for few
+            samples.
     """
     n_samples = samples.n_samples
     n_steps = np.ones_like(n_samples) if together else -(-n_samples // batch_size)
     n_rows = np.array([padded(n) for n in samples.n_rows.tolist()], dtype=np.int64)
+    if coarse:
+        most = np.maximum(n_rows, padded(coarse))
+        n_rows = np.minimum(most, 4 ** np.maximum(3, np.ceil(np.log2(n_rows) / 2)).astype(np.int64))
+    if uneven:
+        n_steps = 1 << np.ceil(np.log2(n_steps.clip(min=1))).astype(np.int64)
+    if coarse and n_steps.max(initial=1) * batch_size * len(n_steps) <= _FEW_SAMPLES:
+        n_rows[:] = n_rows.max(initial=0)
+        n_steps[:] = n_steps.max(initial=1) if uneven else n_steps
     order = np.lexsort((n_rows, n_steps))
     sizes = np.stack([n_steps[order], n_rows[order]])
     ends = np.nonzero((sizes[:, 1:] != sizes[:, :-1]).any(0))[0] + 1
@@ -284,6 +317,7 @@ def buckets_of(
                 epochs=epochs,
                 gathers=gathers,
                 together=together,
+                uneven=uneven and int(n_steps[first]) > 1,
             )
             yield size, there[begin:end]
 
@@ -452,7 +486,11 @@ class _Group:
 
     def blocks(self, index: torch.Tensor | None, weight: torch.Tensor) -> Iterator[Block]:
         """Yield the blocks. `index` and `weight` cover all places."""
-        share = self._shares()
+        share, live = self._shares(), None
+        if self._size.uneven:
+            live = (share > 0).to(self._dtype)
+            # Padding trains, as in other blocks.
+            live[0] = 1.0
         for begin in range(0, len(self._users), self._block_users):
             part = slice(begin, begin + self._block_users)
             yield Block(
@@ -463,4 +501,5 @@ class _Group:
                 share=share[:, part],
                 index=None if index is None else index[:, :, part].flatten(2),
                 weight=weight[:, :, part].contiguous(),
+                live=None if live is None else live[:, part],
             )

@@ -51,7 +51,7 @@ _REMEDY = (
 
 def most_users(plan: Plan, roster: Roster, clients: Iterable[ClientId]) -> int:
     """Return the largest number of users that these members can have together."""
-    if algorithm_of(plan, 1).personalises:
+    if algorithm_of(plan, 1).derived.personalises:
         return len(list(clients))
     most = plan.federation.maximum_users
     caps = (roster.partition.standing(client_id) for client_id in clients)

@@ -174,7 +174,7 @@ class HeldTables(UserTables):
     def finish(self) -> PrivateState:
         """Return the tables in the processor's memory, and also keep them on the device."""
         self.finite = _finite(self._tensors)
-        arrays = {name: values.cpu().numpy() for name, values in self._tensors.items()}
+        arrays = {name: _on_processor(values) for name, values in self._tensors.items()}
         self._on_device.keep(arrays, self._tensors)
         return PrivateState(MappingProxyType(arrays))
 
@@ -213,6 +213,18 @@ class ChunkTables(UserTables):
         return PrivateState.of(
             {name: table.finish(self._old[name]) for name, table in self._new.items()}
         )
+
+
+def _on_processor(values: torch.Tensor) -> NDArray[np.float32]:
+    """Return a tensor's values as an array, without a copy if they are in that memory.
+
+    numpy uses large memory pages for large arrays, and torch does not.
+    """
+    if values.device.type == "cpu":
+        return values.numpy()
+    found = np.empty(values.shape, dtype=torch.empty(0, dtype=values.dtype).numpy().dtype)
+    torch.from_numpy(found).copy_(values)
+    return found
 
 
 def _finite(tensors: Mapping[str, torch.Tensor]) -> bool:

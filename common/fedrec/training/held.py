@@ -46,7 +46,7 @@ class BlockUsers:
         self.steps = block.label.new_zeros(len(block.users))
         self.members: torch.Tensor | None = None
         if of.low:
-            self.members = of.algorithm.structure.members(
+            self.members = of.algorithm.sent.structure.members(
                 of.algorithm.shapes.seed,
                 self.start.round,
                 chunk.user_keys.index_select(0, block.users),
@@ -91,7 +91,8 @@ class Held:
         moves: whether an optimiser moves it. Otherwise it stays, or users send its gradient.
         values: the users' own values, (B, ...).
         sent: the sum of its gradients, in the same shape, if users send that.
-        moments: Adam's mean and square in the present phase.
+        moments: Adam's mean and square in the present phase, and their weights if the block's users
+            take different numbers of steps (see `own_moments`).
         kept: its moments from the previous round, as `own_moments` names them.
     """
 
@@ -119,9 +120,11 @@ class Held:
 
     def begin_phase(self, *, moments: bool) -> None:
         """Reset Adam's moments. Allocate them only if the phase needs them."""
-        self.moments = (self.values, self.values)
+        self.moments: tuple[torch.Tensor, ...] = ()
         if moments:
             self.moments = (torch.zeros_like(self.values), torch.zeros_like(self.values))
+            if self._at.block.live is not None:
+                self.moments += (torch.zeros_like(self._at.steps), torch.zeros_like(self._at.steps))
 
     def read(self, index: torch.Tensor | None) -> torch.Tensor:
         """Return the part that a minibatch reads and moves: its rows, (B, M, ...), or all."""
@@ -244,7 +247,7 @@ class LowRankRows(Rows):
 
     def begin(self) -> torch.Tensor:
         """Start A at zero."""
-        item, width = self._at.block.item, self._at.of.algorithm.structure.width
+        item, width = self._at.block.item, self._at.of.algorithm.sent.structure.width
         return self._at.block.label.new_zeros((*item.shape, width))
 
     def meant(self, read: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
@@ -255,7 +258,7 @@ class LowRankRows(Rows):
     def decaying(self) -> torch.Tensor:
         """Return the decay's gradient, (Q + A B) B^T."""
         begun = self._at.picked(self._at.of.decaying[self.name])
-        structure = self._at.of.algorithm.structure
+        structure = self._at.of.algorithm.sent.structure
         return (self.values + begun) * (structure.dim / structure.width)
 
     def changed(self) -> torch.Tensor:

@@ -90,10 +90,12 @@ def train_locally(
         n_clipped_users = sums.n_shrunk
     else:
         counts = sums.counts.cpu().numpy()
-        changes, n_compressed = algorithm.compress(changes, counts)
-        if isinstance(algorithm, TrainedAlgorithm) and algorithm.personalises:
-            able = cohort.able(participating)
-            changes |= shown_changes(algorithm, users, trained, able, own_rows)
+        n_compressed = 0
+        if isinstance(algorithm, TrainedAlgorithm):
+            changes, n_compressed = algorithm.sent.compress(changes, counts)
+            if algorithm.derived.personalises:
+                able = cohort.able(participating)
+                changes |= shown_changes(algorithm, users, trained, able, own_rows)
         n_clipped += n_compressed + n_idle_clipped
         n_clipped = min(n_clipped, n_trained * MAXIMUM_CLIPPED)
     metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
@@ -129,7 +131,7 @@ def _job(
     participating: NDArray[np.bool_] | None,
 ) -> Job:
     algorithm = half.server.algorithm
-    start = algorithm.start(shared, cohort.active, number, half.device)
+    start = algorithm.derived.start(shared, cohort.active, number, half.device)
     return Job(
         algorithm=algorithm,
         accelerator=half.accelerator,
@@ -187,7 +189,7 @@ def _scored_at_home(
     """
     algorithm = half.server.algorithm
     assert isinstance(algorithm, TrainedAlgorithm)
-    start = algorithm.start(shared, left_out, 0, half.device)
+    start = algorithm.derived.start(shared, left_out, 0, half.device)
     tables = open_tables(trained, half.room, half.on_device)
     for chunk in chunks:
         own = tables.take(chunk.user_index)

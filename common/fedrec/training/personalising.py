@@ -116,8 +116,8 @@ def with_shared(
 
 def publication(total: bytes, shared: Mapping[str, NDArray[np.float64]]) -> bytes:
     """Return a round's sum, followed by the values of shared tensors that replace those of it."""
-    told = b"".join(file_parts(shared))
-    return total + told + len(told).to_bytes(_LENGTH_BYTES, "little")
+    content = b"".join(file_parts(shared))
+    return total + content + len(content).to_bytes(_LENGTH_BYTES, "little")
 
 
 def parts_of_publication(
@@ -266,7 +266,7 @@ class _PartysUsers(Senders):
         algorithm = server.algorithm
         assert isinstance(algorithm, TrainedAlgorithm)
         self._parties, self._version = parties, version
-        self._own = algorithm.sent_from
+        self._own = algorithm.sent.sources
         self._tensors = {tensor.name: tensor for tensor in algorithm.tensors}
         self._active = server.active_items(version)
         self._whole = len(self._active) == server.n_items

@@ -217,8 +217,10 @@ def shape_problem(plan: Plan, n_items: int, shared: SharedState) -> str:
     ):
         return "has separate rows for other items than those with enough holders"
     tables = set() if shared.rest is None else set(shared.rest.tables or ())
-    if shared.rest is not None and tables != set(algorithm.row_tables):
-        return f"has separate rows of {sorted(tables)}, not of {sorted(algorithm.row_tables)}"
+    if shared.rest is not None and tables != set(algorithm.derived.row_tables):
+        return (
+            f"has separate rows of {sorted(tables)}, not of {sorted(algorithm.derived.row_tables)}"
+        )
     declared = {
         entry.name: entry.whole_shape(n_items=n_items, n_users=0)
         for entry in algorithm.parameters
@@ -255,7 +257,7 @@ class ServerHalf:
         self.layout = Layout.uncounted(plan, n_items)
         self.travelling = Travelling(plan, n_items)
         self.algorithm = algorithm_of(plan, n_items)
-        self._initial = initial or cache(self.algorithm.initial_shared)
+        self._initial = initial or cache(self.algorithm.derived.initial_shared)
 
     def initial_shared(self) -> SharedState:
         """Return the model that every party starts from, drawn once."""
@@ -315,7 +317,9 @@ class ServerHalf:
 
     def apart(self, shared: SharedState) -> SharedState:
         """Return the same version with the rows of active items stored separately."""
-        return self.travelling.rows("train", shared).apart(shared, self.algorithm.row_tables)
+        return self.travelling.rows("train", shared).apart(
+            shared, self.algorithm.derived.row_tables
+        )
 
     def metrics(self, aggregate: NDArray[np.int64]) -> MetricSums:
         """Return the metric sums of an aggregate."""

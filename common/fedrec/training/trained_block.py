@@ -18,7 +18,7 @@ from fedrec.algorithms.optimisers import SMALL, Adam, Gradient, Optimiser, Phase
 from fedrec.algorithms.trained import MOST_SAMPLES
 from fedrec.training.blocks import Block
 from fedrec.training.held import BlockUsers, Held, LowRankRows, OwnRows, Rows, held
-from fedrec.training.training_round import TrainingRound, step_adam, step_kept_adam
+from fedrec.training.training_round import TrainingRound, step_adam, step_counted_adam
 
 if TYPE_CHECKING:
     from fedrec.algorithms.cohort import Chunk
@@ -35,7 +35,7 @@ class Minibatch:
         phase: the name of its phase.
         number: the number of minibatches of the phase before this one.
         index: its rows, numbered through the block, or None for all.
-        live: 1 for users that still train, (B,).
+        live: 1 for users that still train and have this minibatch, (B,).
     """
 
     phase: str
@@ -77,7 +77,8 @@ class TrainedBlock:
             since, mean, number = torch.zeros_like(live), torch.zeros_like(live), 0
             for within in range(phase.epochs):
                 self._measure()
-                for index, weight, share in block.minibatches(epoch):
+                for index, weight, share, has in block.minibatches(epoch):
+                    now = live if has is None else live * has
                     label = block.label
                     if index is not None:
                         label = label.view(-1).index_select(0, index).view(weight.shape)
@@ -85,12 +86,12 @@ class TrainedBlock:
                     loss = self._take(
                         phase,
                         Minibatch(
-                            phase=phase.name, number=number, index=index, batch=batch, live=live
+                            phase=phase.name, number=number, index=index, batch=batch, live=now
                         ),
                     )
                     total += loss * share
                     since += loss * share
-                    self._at.steps += live
+                    self._at.steps += now
                     number += 1
                 epoch += 1
                 if phase.tolerance:
@@ -142,10 +143,11 @@ class TrainedBlock:
             shrinks = wide(by.decay * at.live, own.values)
             gradient = torch.addcmul(gradient, own.decaying(), shrinks)
         if isinstance(by, Adam):
-            if by.kept:
-                step_kept_adam(own.values, gradient, list(own.kept.values()), rate, at.live)
+            moments = tuple(own.kept.values()) if by.kept else own.moments
+            if len(moments) > 2:
+                step_counted_adam(own.values, gradient, moments, rate, at.live)
             else:
-                step_adam(own.values, gradient, own.moments, rate, at.number + 1, at.live)
+                step_adam(own.values, gradient, moments, rate, at.number + 1, at.live)
             return
         rate *= by.factor**at.number
         if by.per_occurrence and isinstance(own, Rows):

@@ -152,6 +152,8 @@ class Trainer:
             epochs=self.epochs,
             gathers=self.gathers,
             together=self.together,
+            coarse=0 if self._room is None else chunk.n_items,
+            uneven=self._room is not None and self.may_skip,
         ):
             most = BLOCK_USERS if self._room is None else self._room.users(size, len(members))
             block_users = min(most, -(-len(members) // BLOCK_USERS) * BLOCK_USERS)
@@ -262,6 +264,19 @@ class Trainer:
         """The same value as in `BlockSize`."""
         algorithm = self._algorithm
         return 1 + algorithm.negatives_per_positive if algorithm.sums_minibatches else 0
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether a user may skip the last steps of an epoch.
+
+        Rates that shrink with each step are the same for all users, so that a phase with them has
+        to be over with the first epoch.
+        """
+        return not self.together and all(
+            phase.epochs == 1 or not isinstance(by, Sgd) or by.factor == 1
+            for phase in self._round.phases
+            for by in phase.optimisers
+        )
 
     def shortened(self) -> Trainer:
         """Return a trainer with one epoch per phase, which has the same peak memory."""

@@ -34,7 +34,7 @@ Tensors = dict[str, torch.Tensor]
 def step_adam(
     values: torch.Tensor,
     gradient: torch.Tensor,
-    moments: tuple[torch.Tensor, torch.Tensor],
+    moments: tuple[torch.Tensor, ...],
     rate: float,
     age: int,
     live: torch.Tensor,
@@ -47,14 +47,16 @@ def step_adam(
     values.addcdiv_(mean * wide(live, mean), below, value=-rate / (1.0 - MEAN_KEPT**age))
 
 
-def step_kept_adam(
+def step_counted_adam(
     values: torch.Tensor,
     gradient: torch.Tensor,
-    moments: list[torch.Tensor],
+    moments: tuple[torch.Tensor, ...],
     rate: float,
     live: torch.Tensor,
 ) -> None:
-    """Take one step in place, with moments that continue from each user's last round.
+    """Take one step in place, with moments that count each user's own steps.
+
+    They may continue from the user's last round.
 
     Args:
         moments: the moments, as `own_moments` names them. Those of users that stopped don't change.
@@ -67,8 +69,9 @@ def step_kept_adam(
     ):
         moment.lerp_(value, wide((1.0 - kept) * live, moment))
         weight.lerp_(one, (1.0 - kept) * live)
-    below = (square / wide(square_weight, square)).sqrt_().add_(SMALL)
-    step = mean / wide(mean_weight, mean) * wide(live, mean)
+    # A user without a step has no weight yet.
+    below = (square / wide(square_weight.clamp(min=SMALL), square)).sqrt_().add_(SMALL)
+    step = mean / wide(mean_weight.clamp(min=SMALL), mean) * wide(live, mean)
     values.addcdiv_(step, below, value=-rate)
 
 
@@ -206,7 +209,7 @@ class TrainingRound:
         }
         structured = {name for name in self.moved if self.parameters[name].structured}
         self.low = structured if start.basis is not None else set()
-        self.sent = {source: name for name, source in algorithm.sent_from.items()}
+        self.sent = {source: name for name, source in algorithm.sent.sources.items()}
         self.apart = {
             name
             for optimiser in self.optimisers

@@ -157,14 +157,14 @@ class UserHalf:
     def initial_private(self, users: UserSplit) -> PrivateState:
         """Return private parameters of users that have never trained."""
         keys = users.user_keys()
-        widths = self._algorithm.private_widths
+        widths = self._algorithm.derived.private_widths
         if self.room.is_enough_for(len(keys), widths):
-            return self._algorithm.initial_private(keys)
+            return self._algorithm.derived.initial_private(keys)
         tables = self.room.new(len(keys), widths)
         part_bytes = self.room.memory_bytes // _PARTS_OF_INITIAL_TABLES
         at_once = max(1, part_bytes // max(1, table_bytes(1, widths)))
         for begin in range(0, len(keys), at_once):
-            part = self._algorithm.initial_private(keys[begin : begin + at_once])
+            part = self._algorithm.derived.initial_private(keys[begin : begin + at_once])
             for name, values in part.tensors.items():
                 tables[name].write(begin + np.arange(len(values)), array_of(values))
         return PrivateState.of({name: table.finish() for name, table in tables.items()})
@@ -234,7 +234,7 @@ class UserHalf:
         if known is not None and known.is_from(users, shared, own_rows):
             return known.value
         cohort = self.cohort(shared, users, own_rows)
-        start = self._algorithm.start(shared, cohort.active, 0, self.device)
+        start = self._algorithm.derived.start(shared, cohort.active, 0, self.device)
         tables = open_tables(private, self.room, self.on_device)
         with self.on_its_threads():
             for chunk in self.chunks(cohort):
@@ -338,7 +338,7 @@ class UserHalf:
         cohort = self.cohort(shared, users)
         return Scoring(
             algorithm=self._algorithm,
-            start=self._algorithm.start(shared, cohort.active, 0, self.device),
+            start=self._algorithm.derived.start(shared, cohort.active, 0, self.device),
             tables=cohort.tables,
             private=self.refreshed(shared, users, private),
             on_device=self.on_device,
@@ -361,7 +361,7 @@ class UserHalf:
         """
         rows = np.array([user_index])
         whole = users.select(rows).whole()
-        own = users.select(rows) if self._algorithm.keeps_vectors else whole
+        own = users.select(rows) if self._algorithm.derived.keeps_vectors else whole
         one = private.rows(rows)
         ((_, scores),) = self.score_blocks(shared, own, one)
         row = scores[0].cpu().numpy()

@@ -179,8 +179,8 @@ def from_rpc_error(error: grpc.RpcError, own: Credentials | None = None) -> Fedr
     """
     metadata = _metadata(error)
     status = error.code() if isinstance(error, grpc.Call) else None
-    told = error.details() if isinstance(error, grpc.Call) else None
-    message = _printable(told or "") or "The call failed without a message."
+    details = error.details() if isinstance(error, grpc.Call) else None
+    message = _printable(details or "") or "The call failed without a message."
     kind = ERRORS.get(metadata.get(CODE_KEY, ""))
     if kind is None:
         kind = FOREIGN.get(status, InternalError)
@@ -202,10 +202,10 @@ def from_rpc_error(error: grpc.RpcError, own: Credentials | None = None) -> Fedr
     return found
 
 
-def _no_connection(said: str, own: Credentials | None) -> Unreachable:
+def _no_connection(details: str, own: Credentials | None) -> Unreachable:
     """Return why there is no connection, in our words."""
     for words, message, remedy in _CONNECTIONS:
-        if re.search(words, said):
+        if re.search(words, details):
             why, what_to_do = ("", "") if words != _CLOSED or own is None else _refusal_of(own)
             return Unreachable(f"{message}{why}", remedy=what_to_do or remedy)
     return Unreachable(Unreachable.public, remedy=REMEDIES[Unreachable])

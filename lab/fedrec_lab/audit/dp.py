@@ -72,6 +72,7 @@ class CanaryReport:
     Attributes:
         trials: the number of releases with the canary, and as many without.
         parts: the sums of a release to which the canary contributes.
+        assumes_gaussian: whether the lower bounds hold for Gaussian noise only.
         confidence: the confidence of all lower bounds together.
         present, absent: the mean of the attacked value, in units of the clip.
         deviation: its standard deviation without the canary, in units of the clip.
@@ -79,6 +80,7 @@ class CanaryReport:
 
     trials: int
     parts: int
+    assumes_gaussian: bool
     confidence: float
     present: float
     absent: float
@@ -120,7 +122,8 @@ def audit_noise(
     absent = _observed(layout, makes, canary, trials, present=False)
     present = _observed(layout, makes, canary, trials, present=True)
     deltas = (plan.privacy.delta, *(delta for delta in DELTAS if delta > plan.privacy.delta))
-    if mechanism.in_parts and mechanism.kind == "gaussian":
+    assumes_gaussian = mechanism.in_parts and mechanism.kind == "gaussian"
+    if assumes_gaussian:
         shown = _least_spent(present, absent, _length(canary) / 2.0, 1.0 - confidence)
         audited = [shown.epsilon(delta) for delta in deltas]
     else:
@@ -134,6 +137,7 @@ def audit_noise(
     return CanaryReport(
         trials=trials,
         parts=len(canary),
+        assumes_gaussian=assumes_gaussian,
         confidence=confidence,
         present=float(present.mean()) / unit,
         absent=float(absent.mean()) / unit,

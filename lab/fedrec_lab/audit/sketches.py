@@ -191,12 +191,12 @@ def _findings(found: _Decoded, gram: Matrix, least: int, dim: int) -> list[Audit
     upper = np.triu(np.ones(gram.shape, dtype=np.bool_), 1)
     few = max(least, _SMALL)
     small = upper & (gram > 0) & (gram < few)
-    told = np.zeros_like(upper)
-    told[found.rows] = True
-    told |= told.T
-    n_small, n_told = int(small.sum()), int((small & told).sum())
-    alone = int((upper & (gram == 1) & told).sum())
-    share = 100.0 * n_told / n_small if n_small else 0.0
+    sent = np.zeros_like(upper)
+    sent[found.rows] = True
+    sent |= sent.T
+    n_small, n_sent = int(small.sum()), int((small & sent).sum())
+    alone = int((upper & (gram == 1) & sent).sum())
+    share = 100.0 * n_sent / n_small if n_small else 0.0
     return [
         AuditCount(
             key=f"rows_decoded_at_{dim}",
@@ -205,7 +205,7 @@ def _findings(found: _Decoded, gram: Matrix, least: int, dim: int) -> list[Audit
         ),
         AuditCount(
             key=f"small_pairs_decoded_at_{dim}",
-            count=n_told,
+            count=n_sent,
             sentence=f"pairs that fewer than {few} users hold together are known by that, "
             f"{share:.1f} % of all {n_small}",
         ),

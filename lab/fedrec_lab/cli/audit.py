@@ -160,6 +160,12 @@ def _one_after_the_other(found: dict[str, Result]) -> Iterator[str | TextTable]:
         yield from part.text
 
 
+_GAUSSIAN_ONLY = (
+    "They assume that the noise is Gaussian, as it is planned. Noise of another shape could give "
+    "away more than they show."
+)
+
+
 def _noise(settings: Settings, trials: int) -> Result:
     from fedrec_lab.audit.dp import audit_noise
 
@@ -186,6 +192,7 @@ def _noise(settings: Settings, trials: int) -> Result:
             f"\nThe attacked value, in clips: {report.present:.3f} with the canary, "
             f"{report.absent:.3f} without. The noise is {report.deviation:.3f}. All bounds "
             f"together hold with confidence {report.confidence:.0%}.",
+            *((_GAUSSIAN_ONLY,) if report.assumes_gaussian else ()),
         ),
         exit_code=0 if report.holds else BROKEN,
     )
@@ -304,8 +311,8 @@ def _text_of_wire(report: WireReport, *, fields: bool) -> Iterator[str | TextTab
         "where", "what", "kind", "values", "bytes", "different", "lengths", "found", "promise",
     )  # fmt: skip
     title = f"The coordinator's view, protection {report.protection}"
-    told = [finding for finding in report.findings if fields or _is_shown(finding)]
-    yield TextTable(rows=map(_row, told), title=title, headers=headers)
+    shown = [finding for finding in report.findings if fields or _is_shown(finding)]
+    yield TextTable(rows=map(_row, shown), title=title, headers=headers)
     if not fields:
         yield TextTable(
             rows=_by_kind(report.findings),

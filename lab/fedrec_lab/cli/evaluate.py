@@ -193,6 +193,7 @@ def evaluate(
     from fedrec.environment import provenance_of
     from fedrec.extras import require
     from fedrec.plan.layout import training_modules
+    from fedrec.plan.privacy import few_clients_warnings
     from fedrec.settings.validation import load_settings
     from fedrec_lab.comparison.comparing import compare
     from fedrec_lab.comparison.list_measurement import ListMeasurement
@@ -222,8 +223,8 @@ def evaluate(
         settings.data, reader="an evaluation", tell=echo_note, divide=division
     )
     asked, by_cells, unused = read_cells(settings, cells, clients)
-    if unused:
-        typer.echo(f"warning: {unused}", err=True)
+    for warning in (*few_clients_warnings(settings.plan, clients), *filter(None, (unused,))):
+        typer.echo(f"warning: {warning}", err=True)
     silos = references or settings.client.tail
     n_clients = asked or (settings.rounds.minimum_clients if silos else 1)
     rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
@@ -385,13 +386,13 @@ class _Lines:
     """Prints a line for each job, and another after a long one, for a pipe or a file."""
 
     def __init__(self) -> None:
-        self._said = 0.0
+        self._printed_at = 0.0
 
     def begin(self, number: int, n_jobs: int, job: ComparisonJob) -> None:
-        self._said = time.monotonic()
+        self._printed_at = time.monotonic()
         typer.echo(f"{number}/{n_jobs}  {job.text}", err=True)
 
     def tell(self, text: str) -> None:
-        if time.monotonic() - self._said >= 10.0 or not text.startswith(("round", "setting")):
-            self._said = time.monotonic()
+        if time.monotonic() - self._printed_at >= 10.0 or not text.startswith(("round", "setting")):
+            self._printed_at = time.monotonic()
             typer.echo(f"  {text}", err=True)

@@ -162,14 +162,14 @@ def _shown(found: RunSummary, files: list[str]) -> Iterator[str | TextTable]:
 
 def _next(found: RunSummary, files: list[str]) -> list[str]:
     """Return the commands that use the folder."""
-    said = []
+    commands = []
     if found.state == "stopped":
-        said.append(f"fedrec simulate {found.path}/resolved.toml --resume {found.path}")
+        commands.append(f"fedrec simulate {found.path}/resolved.toml --resume {found.path}")
     if "report.json" in files:
-        said.append(f"fedrec report {found.path}")
+        commands.append(f"fedrec report {found.path}")
     if "model.safetensors" in files and "users.safetensors" in files:
-        said.append(f"fedrec recommend {found.path} --user ID")
-    return said
+        commands.append(f"fedrec recommend {found.path} --user ID")
+    return commands
 
 
 def _record(found: RunSummary) -> dict[str, Any]:

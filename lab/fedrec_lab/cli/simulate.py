@@ -111,9 +111,7 @@ def run_seeds(
     name = settings.federation.name
     users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
     check_tail(settings, len(users), n_clients)
-    rows = None
-    if cells:
-        rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=cells)
+    rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=cells)
     folders = {}
     for seed, own in settings_of_seeds(settings, seeds).items():
         run = RunFolder.create(settings.output.runs, f"{name}-seed-{seed}")
@@ -122,7 +120,7 @@ def run_seeds(
         run.write_settings(own)
         folders[seed] = run.path
 
-    def told(seed: int, report: RoundReport) -> None:
+    def report_round(seed: int, report: RoundReport) -> None:
         typer.echo(f"seed {seed}  round {report.round}/{n_rounds}  {round_text(report)}", err=True)
 
     stop = StopRequest("Stopping every seed after its round. Ctrl-C again stops at once.")
@@ -137,7 +135,7 @@ def run_seeds(
             catalogue=catalogue,
             protect=protect,
             log=log,
-            on_round=told,
+            on_round=report_round,
             stop=stop.requested,
         )
     unfinished = [result for result in results if not result.finished]
@@ -274,6 +272,7 @@ def simulate(
     from fedrec.plan.algorithm import algorithm_warnings
     from fedrec.plan.exposure import check_exposure
     from fedrec.plan.layout import protection_modules, training_modules
+    from fedrec.plan.privacy import few_clients_warnings
     from fedrec.settings.validation import load_settings
     from fedrec.updates import UPDATES
     from fedrec_lab.comparison.measurement import further_protocols
@@ -295,6 +294,7 @@ def simulate(
     for warning in (
         *algorithm_warnings(chosen),
         *UPDATES[chosen.update.structure].warnings(chosen.update),
+        *few_clients_warnings(chosen, clients),
         *filter(None, (why_no_figures(),)),
     ):
         typer.echo(f"warning: {warning}", err=True)
@@ -336,7 +336,7 @@ def simulate(
     with (
         run.removed_if_empty(),
         stop.on_interrupt(),
-        round_progress("", settings.rounds.published) as told,
+        round_progress("", settings.rounds.published) as on_round,
     ):
         result = run_federation(
             settings,
@@ -346,7 +346,7 @@ def simulate(
             folder=run.path,
             resume=resume is not None,
             accept_other_arithmetic=accept_other_arithmetic,
-            on_round=run.appending(told),
+            on_round=run.appending(on_round),
             stop=stop.requested,
             users=users,
             catalogue=catalogue,

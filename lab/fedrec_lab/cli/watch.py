@@ -35,12 +35,12 @@ def event_line(event: RunEvent) -> str:
     if event.round and event.kind.startswith("round "):
         what = about + event.kind.removeprefix("round")
     if event.kind == "round published":
-        said = _published(event)
+        details = _published(event)
     elif event.kind == "run finished":
-        said = _ending(event.fields)
+        details = _ending(event.fields)
     else:
-        said = _fields(event.fields)
-    return str(printable(f"{time}  {what}" + (f"  {said}" if said else "")))
+        details = _fields(event.fields)
+    return str(printable(f"{time}  {what}" + (f"  {details}" if details else "")))
 
 
 def _ending(fields: Any) -> str:
@@ -234,25 +234,25 @@ def _show(link: AdminLink, events: Iterator[RunEvent], *, as_json: bool, live: b
     if live:
         watch_live(link, events)
         return
-    told = _print_protocol(link.status())
+    printed = _print_protocol(link.status())
     for event in events:
         typer.echo(event_line(event))
     # The last round shows whether the protocol flatters. The coordinator may have ended by now.
     with suppress(Unreachable):
-        _print_protocol(link.status(), told)
+        _print_protocol(link.status(), printed)
 
 
-def _print_protocol(found: RunStatus, told: str = "") -> str:
+def _print_protocol(found: RunStatus, printed: str = "") -> str:
     """Print the protocol of the lines' rates, unless it was printed, and return it.
 
     An older coordinator does not report it, and under noise no round has rates.
     """
     from fedrec.plan.cautions import explained
 
-    said = explained(found.protocol, found.caution) if found.epsilon is None else ""
-    if said not in ("", told):
-        typer.echo(f"HR and NDCG are measured under {said}")
-    return said
+    explanation = explained(found.protocol, found.caution) if found.epsilon is None else ""
+    if explanation not in ("", printed):
+        typer.echo(f"HR and NDCG are measured under {explanation}")
+    return explanation
 
 
 def _page(page: PageLink, address: str) -> Result:

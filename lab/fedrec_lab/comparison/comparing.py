@@ -362,15 +362,15 @@ class _Own(Reference):
         lists: ListMeasurement | None,
     ) -> None:
         taking = None if lists is None else lists.take
-        self._told = [told for told in (trained, taking) if told is not None]
+        self._listeners = [listener for listener in (trained, taking) if listener is not None]
 
     def measure(self, task: MethodTask) -> list[Measurement]:
         """Train once for each seed. See `Reference.measure`."""
         found: list[Measurement] = []
         for seed in task.seeds:
             result = with_tail(train(task, task.settings, seed))
-            for told in self._told:
-                told(result)
+            for listener in self._listeners:
+                listener(result)
             found += measurements_of(result)
         return found
 

@@ -275,7 +275,7 @@ def train(task: MethodTask, settings: Settings, seed: int) -> SimulationResult:
     folder = None if task.folder is None else _checkpoint_folder(task.folder)
     n_rounds = settings.rounds.published
 
-    def told(report: RoundReport) -> None:
+    def report_round(report: RoundReport) -> None:
         task.tell(f"round {report.round}/{n_rounds}")
 
     result = simulate(
@@ -288,7 +288,7 @@ def train(task: MethodTask, settings: Settings, seed: int) -> SimulationResult:
         folder=folder,
         resume=folder is not None and (folder / CHECKPOINT_FILE).is_file(),
         accept_other_arithmetic=task.accept_other_arithmetic,
-        on_round=told,
+        on_round=report_round,
         stop=task.stop,
     )
     if not result.finished:

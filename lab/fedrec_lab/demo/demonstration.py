@@ -85,14 +85,14 @@ def finish_recording(workspace: Workspace, *, keep: bool) -> tuple[str, str]:
     if not keep:
         mebibytes = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
         shutil.rmtree(folder)
-        told = f"The recording, {mebibytes:.1f} MiB, was deleted. --keep-recording keeps it."
+        recording = f"The recording, {mebibytes:.1f} MiB, was deleted. --keep-recording keeps it."
     else:
         own = shlex.quote(str(workspace.parties.coordinator))
-        told = (
+        recording = (
             "The recording is there, too. To look again:\n"
             f"  fedrec audit {own} --recording {shlex.quote(str(folder))}"
         )
-    return f"Field by field: {AUDIT_NAME} in the run's folder.", told
+    return f"Field by field: {AUDIT_NAME} in the run's folder.", recording
 
 
 FIRST, SECOND = "fedmf", "fedals"

@@ -61,7 +61,7 @@ def differing_rounds(own: Sequence[RoundReport], others: Sequence[RoundReport]) 
     found = []
     for one, other in zip(own, others, strict=True):
         fields = [
-            f"{name} {_told(getattr(other, name))}, not {_told(getattr(one, name))}"
+            f"{name} {_shown(getattr(other, name))}, not {_shown(getattr(one, name))}"
             for name in _SEGMENT
             if getattr(one, name) != getattr(other, name)
         ]
@@ -74,7 +74,7 @@ def differing_rounds(own: Sequence[RoundReport], others: Sequence[RoundReport]) 
     return found
 
 
-def _told(value: object) -> str:
+def _shown(value: object) -> str:
     # Rates are HR and NDCG. The other figures are in rounds.jsonl.
     ndcg = getattr(value, "ndcg", None)
     return repr(value) if ndcg is None else f"NDCG {ndcg!r}"
@@ -109,11 +109,11 @@ class Verdict:
     """Whether the sums of the processes are those of the single process.
 
     Attributes:
-        told: the end of the sentence "... every round's sums are".
+        text: the end of the sentence "... every round's sums are".
         differences: what differs although it should not, line by line.
     """
 
-    told: str
+    text: str
     differences: tuple[str, ...] = ()
 
 
@@ -146,17 +146,17 @@ class UnencryptedRun:
         """
         if models is None:
             return Verdict(
-                told="exact. Sums of the processes only approximate them with this parameter set."
+                text="exact. Sums of the processes only approximate them with this parameter set."
             )
         found = differing_rounds(self.rounds, protected.rounds)
         found += differing_tensors("the best model", self.best, models["best"])
         found += differing_tensors("the latest model", self.latest, models["latest"])
-        told = "NOT the same: " + "; ".join(found) + "." if found else "the same."
-        return Verdict(told=told, differences=tuple(found))
+        text = "NOT the same: " + "; ".join(found) + "." if found else "the same."
+        return Verdict(text=text, differences=tuple(found))
 
     def sentences(self, verdict: Verdict) -> list[str]:
         """Return the findings of the comparison as sentences."""
-        same = f"Without encryption, in one process, every round's sums are {verdict.told}"
+        same = f"Without encryption, in one process, every round's sums are {verdict.text}"
         return [same, *self.differences(self.measured[1:])]
 
     def differences(self, others: Sequence[Measurement]) -> list[str]:

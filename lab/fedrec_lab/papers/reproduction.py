@@ -157,7 +157,7 @@ def _run(
         # If resuming is refused, the record must not have been replaced.
         run.write_environment(provenance_of(settings.plan, settings.client.device))
         run.write_settings(settings)
-    with watch(part.name, settings.rounds.published) as told:
+    with watch(part.name, settings.rounds.published) as on_round:
         result = simulate(
             settings,
             users=users,
@@ -166,7 +166,7 @@ def _run(
             folder=part,
             resume=resume,
             accept_other_arithmetic=accept_other_arithmetic,
-            on_round=run.appending(told),
+            on_round=run.appending(on_round),
             stop=stop,
         )
     run.write_environment(result.provenance)

@@ -117,8 +117,8 @@ def result_rows(
     best = view.best
     if best is not None and best.test is not None:
         name = f"{plan.algorithm.name} + {plan.update.structure} under {plan.protection.name}"
-        said = shortfall(plan, best.validation, view.references, view.rounds)
-        note = "; ".join(filter(None, (f"version {best.round - 1}, chosen on validation", said)))
+        warning = shortfall(plan, best.validation, view.references, view.rounds)
+        note = "; ".join(filter(None, (f"version {best.round - 1}, chosen on validation", warning)))
         rows.append(ResultRow(label=name, samples=(best.test,), note=note))
     references = () if view.references is None else reference_rows(view.references)
     return (*rows, *compared, *references)

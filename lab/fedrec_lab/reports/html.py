@@ -131,9 +131,9 @@ class ReportContent:
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            said = f"{where}: {first['msg']}" if where else first["msg"]
+            problem = f"{where}: {first['msg']}" if where else first["msg"]
             raise StorageError(
-                f"{name} is not the content of a report: {said}.",
+                f"{name} is not the content of a report: {problem}.",
                 remedy="Restore it from a backup, or run the settings again.",
             ) from error
 
@@ -204,13 +204,13 @@ def _under(table: ProtocolTable, at: int) -> list[str]:
     """Return the table of a protocol, followed by the protocol's description."""
     if not table.rows:
         return []
-    said = [f"{row.label}: {row.note}" for row in table.rows if row.note]
+    notes = [f"{row.label}: {row.note}" for row in table.rows if row.note]
     if table.protocol:
-        said.append(f"Protocol: {table.protocol}. Metrics on test at {at}.")
+        notes.append(f"Protocol: {table.protocol}. Metrics on test at {at}.")
     if table.caution != "":
-        said.append(explained(table.protocol, table.caution))
+        notes.append(explained(table.protocol, table.caution))
     titles = headings(at, table.heading)
-    return [_table(titles, map(cells, table.rows), kind="results"), *_paragraphs(said)]
+    return [_table(titles, map(cells, table.rows), kind="results"), *_paragraphs(notes)]
 
 
 def _figures(figures: Sequence[Figure]) -> list[str]:

@@ -149,15 +149,15 @@ def shortfall(
     ]
     if not equals:
         return ""
-    said = (
+    text = (
         f"with NDCG@{plan.evaluation.at} {validation.ndcg:.4f} on validation no better than "
         f"{' and '.join(equals)}. These settings do not suit the data: change "
         f"{about_algorithm(plan).shortfall}. fedrec tune tries values"
     )
     clipped = max((report.clipped_users for report in rounds), default=0)
     if clipped:
-        said += (
+        text += (
             f". In one round values of {clipped} users were clipped to {plan.update.clip:g}: "
             "raise update.clip"
         )
-    return f"{said}."
+    return f"{text}."

@@ -160,8 +160,14 @@ class RunFolder:
 
         Raises:
             RefusedError: the engine changed, and this was not accepted.
+            SettingsError: the folder is that of a single training.
             StorageError: the folder's record is damaged.
         """
+        if (self.path / ROUNDS_NAME).exists():
+            raise SettingsError(
+                f"{self.path} is the folder of a simulation, which this command can't resume.",
+                remedy="Give the folder that this command printed, or omit --resume.",
+            )
         path = self.path / ENVIRONMENT_NAME
         try:
             found = Provenance.from_json(json.loads(path.read_bytes()))
@@ -190,12 +196,12 @@ class RunFolder:
                 f"{path} cannot be written: {error}.", remedy="Free disk space. Resume the run."
             ) from error
 
-    def appending(self, told: Callable[[RoundReport], None]) -> Callable[[RoundReport], None]:
+    def appending(self, on_round: Callable[[RoundReport], None]) -> Callable[[RoundReport], None]:
         """Return a function that appends a round to `rounds.jsonl` and then reports it."""
 
         def note(report: RoundReport) -> None:
             self.append_round(report)
-            told(report)
+            on_round(report)
 
         return note
 

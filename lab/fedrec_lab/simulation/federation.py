@@ -185,7 +185,7 @@ class SimulatedFederation:
         self._user_keys = users.user_keys()
         self._clock = clock
         self._room = room_in(scratch, settings.client.memory_mib << 20)
-        self._room.make_ready(len(users), algorithm_of(plan, len(catalogue)).private_widths)
+        self._room.make_ready(len(users), algorithm_of(plan, len(catalogue)).derived.private_widths)
         self._parties = make_parties(
             settings, len(catalogue), users, n_clients, also=also, scratch=scratch
         )
@@ -267,7 +267,7 @@ class SimulatedFederation:
         if kind == "count":
             self._learner.server.travelling.check(shared)
         privates = [part.private for part in parts]
-        if kind == "train" and self._learner.server.algorithm.personalises:
+        if kind == "train" and self._learner.server.algorithm.derived.personalises:
             trained = [self._trained(*each) for each in zip(self._parties, parts, strict=True)]
             shared, privates = personalised(
                 self._learner.server, number, self._shared, shared, trained
@@ -408,7 +408,7 @@ class SimulatedFederation:
     def _uninformed(self, shared: SharedState) -> NoInformation | None:
         """Return the error of a noisy version that gives all items the same score."""
         server = self._learner.server
-        if not self._account.is_on or server.algorithm.keeps_vectors:
+        if not self._account.is_on or server.algorithm.derived.keeps_vectors:
             return None
         active = server.active_items(shared)
         try:

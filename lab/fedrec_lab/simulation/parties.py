@@ -183,7 +183,7 @@ def make_parties(
         n_learners=n_clients,
     )
     # Drawn once, because over a large catalogue it takes longer than a round.
-    initial = cache(algorithm_of(settings.plan, n_items).initial_shared)
+    initial = cache(algorithm_of(settings.plan, n_items).derived.initial_shared)
     return [
         Party(
             Learner(

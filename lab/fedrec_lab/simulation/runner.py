@@ -201,8 +201,8 @@ def _run(
                 federation.save(checkpoints)
                 error.remedy += f" The version before is kept in {checkpoints.path}."
             raise
-        for told in listeners:
-            told(report)
+        for listener in listeners:
+            listener(report)
         stopping = not federation.finished and stop()
         # Tables in files are on disk already. Once they are a checkpoint, earlier ones are deleted.
         overdue = federation.in_files or timer.now() - saved >= _SECONDS_BETWEEN_CHECKPOINTS

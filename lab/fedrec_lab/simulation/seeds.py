@@ -304,7 +304,7 @@ class _Workers:
         self._at_once = at_once
         self._on_round = on_round
         self._on_result = on_result
-        self._said: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
         self._jobs: list[SeedJob] = []
         # Keyed by the job's position in the list, as is everything below.
         self._running: dict[int, subprocess.Popen[bytes]] = {}
@@ -325,7 +325,7 @@ class _Workers:
             while waiting and len(self._running) < self._at_once:
                 self._begin(waiting.pop(0))
             with suppress(queue.Empty):
-                self._hear(*self._said.get(timeout=_SECONDS_BETWEEN_LOOKS))
+                self._hear(*self._answers.get(timeout=_SECONDS_BETWEEN_LOOKS))
         if self._failed is not None:
             raise self._failed
 
@@ -349,8 +349,8 @@ class _Workers:
         """Forward the messages of a process, and None at the end."""
         with pipe:
             while (frame := read_frame(pipe)) is not None:
-                self._said.put((place, frame[0]))
-        self._said.put((place, None))
+                self._answers.put((place, frame[0]))
+        self._answers.put((place, None))
 
     def _tell(
         self, process: subprocess.Popen[bytes], header: Mapping[str, Any], body: bytes = b""
@@ -359,18 +359,18 @@ class _Workers:
         with suppress(OSError):
             write_frame(process.stdin, header, body)
 
-    def _hear(self, place: int, said: dict[str, Any] | None) -> None:
-        if said is None:
+    def _hear(self, place: int, answer: dict[str, Any] | None) -> None:
+        if answer is None:
             self._ended(place)
-        elif "report" in said:
+        elif "report" in answer:
             if self._on_round is not None:
                 seed = self._jobs[place].seed
-                self._on_round(seed, RoundReport.from_json(said["report"]))
-        elif "result" in said:
+                self._on_round(seed, RoundReport.from_json(answer["report"]))
+        elif "result" in answer:
             self._done.add(place)
-            self._on_result(place, SeedResult.from_json(said["result"]))
+            self._on_result(place, SeedResult.from_json(answer["result"]))
         elif self._failed is None:
-            error = said["error"]
+            error = answer["error"]
             kind = ERRORS[error["code"]]
             message = f"Seed {self._jobs[place].seed}: {error['message']}"
             self._failed = kind(message, remedy=error["remedy"])

@@ -6,7 +6,7 @@ same with and without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -108,6 +108,7 @@ def measure_silos(
     groups: Sequence[NDArray[np.int64]],
     least: int,
     protocols: Sequence[Protocol],
+    check: Callable[[], None] = lambda: None,
 ) -> SilosTail:
     """Choose every silo's weight on its validation items, and rank its test items.
 
@@ -116,6 +117,7 @@ def measure_silos(
         groups: the positions of each silo's users.
         least: the value of `client.tail_minimum_users`.
         protocols: the protocols under which test items are ranked.
+        check: called before every block of users. Its errors end the measurement.
     """
     plan = learner.server.plan
     travelling = np.zeros(learner.server.n_items, dtype=np.bool_)
@@ -126,12 +128,12 @@ def measure_silos(
     for group in groups:
         own = users.select(group)
         tail = LocalTail(own.train_indptr, own.train_items, travelling, least)
-        blocks = partial(_silo_scores, learner, shared, private, own, group)
+        blocks = partial(_silo_scores, learner, shared, private, own, group, check)
         ranks = weighed(tail, own, blocks())
         figures = figures_of(tail, ranks, plan.evaluation.at)
         silos.append(figures)
         before[group], after[group] = ranks[0], crossed(ranks, plan.evaluation.at)
-        for rows, scores, with_tail in _added(tail, figures.weight, blocks()):
+        for rows, scores, with_tail in _added(tail, figures.weight, blocks()) if test else ():
             chosen = own.select(rows)
             for name, found in test.items():
                 for side, values in zip(found, (scores, with_tail), strict=True):
@@ -151,9 +153,11 @@ def _silo_scores(
     private: PrivateState,
     own: UserSplit,
     group: NDArray[np.int64],
+    check: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
     """Yield scores of a silo's users, by positions in the silo."""
     for begin in range(0, len(group), _USERS_AT_ONCE):
+        check()
         some = np.arange(begin, min(len(group), begin + _USERS_AT_ONCE))
         part, rows = own.select(some), private.rows(group[some])
         for found, scores in learner.local.score_blocks(shared, part, rows):

@@ -9,27 +9,32 @@ the same choice if there is time for all of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.clock import Clock, SystemClock
 from fedrec.data.catalogue import Catalogue
+from fedrec.data.interactions import user_groups
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import rate_of_users
 from fedrec.section import as_toml
 from fedrec.settings.validation import load_settings
+from fedrec.training.learner import Learner
 from fedrec_lab.reports.comparison_table import RESAMPLES, paired_bootstrap
-from fedrec_lab.simulation.result import SimulationResult, user_ranks, with_tail
+from fedrec_lab.simulation.result import SimulationResult, user_ranks
 from fedrec_lab.simulation.runner import simulate
-from fedrec_lab.simulation.silos_tail import check_tail
+from fedrec_lab.simulation.silos_tail import check_tail, measure_silos
 from fedrec_lab.tuning.space import TriedSetting, Value, value_of, with_own
 
 SECONDS = 60.0
-"""Trainings stop after the round in which this time ends. Tail at home is tried after them, and
-takes as long as two more measurements."""
+"""The time for all of it. It is looked at after every round, and after every block of users."""
+TRAINING_SECONDS = 45.0
+"""Trainings stop after the round in which this time ends. Tail at home has the rest."""
+_SAMPLE = 512
+"""Size of a matrix whose inversion is timed, to know how long those of the silos take."""
 _NEVER = {"evaluation.every_rounds": 1_000_000}
 """Rounds aren't measured, so that the last version counts: this takes a third of the time."""
 _KEYS = ("algorithm.regularisation", "algorithm.alpha")
@@ -58,6 +63,10 @@ class _Tried:
     ndcg: float
 
 
+class _TimeIsUp(Exception):
+    """The time ended while tail at home was tried."""
+
+
 class _Study:
     def __init__(
         self,
@@ -69,7 +78,9 @@ class _Study:
     ) -> None:
         self._values, self._n_clients, self._tell, self._clock = values, n_clients, tell, clock
         self._users, self._catalogue = data
-        self._end = clock.now() + SECONDS
+        began = clock.now()
+        self._end, self._tail_end = began + TRAINING_SECONDS, began + SECONDS
+        self._rival: _Tried | None = None
         self.settings = load_settings(values=dict(values), environ={})
         self.at = self.settings.evaluation.at
 
@@ -98,7 +109,10 @@ class _Study:
         ndcg = float(rates.mean()) if len(rates) else 0.0
         named = ", ".join(f"{key} = {as_toml(value)}" for key, value in changed.items())
         self._tell(f"{named or 'starting settings'}: NDCG@{self.at} on validation {ndcg:.4f}")
-        return _Tried(values=changed, result=result, ranks=ranks, ndcg=ndcg)
+        found = _Tried(values=changed, result=result, ranks=ranks, ndcg=ndcg)
+        if changed and (self._rival is None or ndcg > self._rival.ndcg):
+            self._rival = found
+        return found
 
     def climb(self, best: _Tried, key: str, tried: TriedSetting) -> tuple[_Tried, int]:
         """Follow a setting from its value in both directions while validation improves.
@@ -138,13 +152,18 @@ class _Study:
             n_tried += more
         names = " and ".join(keys)
         late = " The time was up before all neighbours were tried." * self.is_late()
-        if best is start:
-            kept = f"Of {n_tried} other values of {names}, none was better on validation."
-            return start, (kept if n_tried else f"{names} stayed as they are.") + late
-        named = ", ".join(f"{key} = {as_toml(value)}" for key, value in best.values.items())
-        gain = paired_bootstrap(best.ranks, start.ranks, at=self.at, n_resamples=RESAMPLES)
+        rival = self._rival if best is start else best
+        if rival is None:
+            return start, f"{names} stayed as they are.{late}"
+        named = ", ".join(f"{key} = {as_toml(value)}" for key, value in rival.values.items())
+        gain = paired_bootstrap(rival.ranks, start.ranks, at=self.at, n_resamples=RESAMPLES)
         by = gain.difference.text().removeprefix("= ")
         shown = f"NDCG@{self.at} on {gain.users} validation items by {by}"
+        if best is start:
+            return start, (
+                f"Of {n_tried} other values of {names}, none was better on validation. The best of "
+                f"them, {named}, changes {shown}.{late}"
+            )
         if gain.difference.low > 0.0:
             return best, f"{named} changes {shown} against the default.{late}"
         return start, (
@@ -160,11 +179,44 @@ class _Study:
             check_tail(settings, len(self._users), self._n_clients)
         except SettingsError as error:
             return False, f"client.tail wasn't tried. {error.message}"
-        found = with_tail(replace(best.result, settings=settings)).tail
-        assert found is not None
+        plan = settings.plan
+        try:
+            self._check_inversions()
+            found = measure_silos(
+                Learner.of(settings.client, plan, len(self._catalogue)),
+                best.result.best.shared,
+                best.result.best.private,
+                self._users,
+                user_groups(self._users.user_ids, self._n_clients),
+                client.tail_minimum_users,
+                # Test items aren't ranked.
+                protocols=(),
+                check=self._check_time,
+            )
+        except _TimeIsUp:
+            return False, (
+                f"client.tail stays false: trying it doesn't fit into {SECONDS:g} s. `fedrec "
+                "evaluate` with client.tail = true takes the time that it needs."
+            )
         helps = found.helps(self.at)
-        said = f"client.tail is {as_toml(helps)}, tried with {self._n_clients} clients: "
-        return helps, said + found.verdict(self.at)
+        sentence = f"client.tail is {as_toml(helps)}, tried with {self._n_clients} clients: "
+        return helps, sentence + found.verdict(self.at)
+
+    def _check_inversions(self) -> None:
+        """Stop before the silos' matrices are inverted, which can't be interrupted, if time is up.
+
+        The time is that of a small matrix, times the cube of the size.
+        """
+        began = self._clock.now()
+        np.linalg.inv(np.eye(_SAMPLE))
+        one = self._clock.now() - began
+        scale = (len(self._users) / self._n_clients / _SAMPLE) ** 3
+        if self._clock.now() + one * scale * self._n_clients >= self._tail_end:
+            raise _TimeIsUp
+
+    def _check_time(self) -> None:
+        if self._clock.now() >= self._tail_end:
+            raise _TimeIsUp
 
 
 def choose(
@@ -184,13 +236,14 @@ def choose(
         tell: called with a line for each training.
     """
     study = _Study(values, (users, catalogue), n_clients, tell, clock or SystemClock())
-    tell(f"Choosing on validation. Trainings take {SECONDS:g} s at most.")
+    tell(f"Choosing on validation. This takes about {SECONDS:g} s at most.")
     start = study.train({})
     if start is None:
         return FirstChoice(
             reasons=(
-                f"Nothing was chosen on validation: training didn't end within {SECONDS:g} s, "
-                "or failed. `fedrec tune` takes the time that it needs, and tells why it fails.",
+                "Nothing was chosen on validation: training didn't end within "
+                f"{TRAINING_SECONDS:g} s, or failed. `fedrec tune` takes the time that it needs, "
+                "and tells why it fails.",
             )
         )
     if not (start.ranks >= 0).any():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedrec.algorithms import ALGORITHMS, SearchSpace
+from fedrec.cli.terminal import count_of
 from fedrec.errors import SettingsError
 from fedrec.settings.explain import all_settings
 from fedrec.settings.schema import Settings
@@ -116,7 +117,8 @@ def settings_to_try(
             continue
         beyond = [each for each in values if key.endswith(".dim") and float(each) > n_rows]
         if beyond:
-            notes.append(f"{key} above {n_rows} is not tried: the model has {n_rows} rows.")
+            rows = count_of(n_rows, "row")
+            notes.append(f"{key} above {n_rows} is not tried: the model has {rows}.")
         kept = [value for value in values if value not in beyond and _is_valid(load, key, value)]
         tried = with_own(key, kept, value_of(own, key))
         if len(tried.values) > 1:
@@ -249,7 +251,7 @@ class TrialSource:
             f"the best {key}, {value:g}, is at the edge of the tried values. Raise --trials, or "
             "name values beyond it with --try."
             for key, value in best.items()
-            if not isinstance(value, (str, bool)) and self._further(key, value) is not None
+            if not isinstance(value, (str, bool)) and self._is_edge(key, value)
         ]
 
     def _best(self) -> dict[str, Value] | None:
@@ -314,6 +316,18 @@ class TrialSource:
                 if (asked := self._ask({**best, key: wider})) is not None:
                     return asked
         return None
+
+    def _is_edge(self, key: str, value: float) -> bool:
+        """Return whether a best value is at an end of its list and could be further out."""
+        if self._further(key, value) is not None:
+            return True
+        values, best = self.tried[key].values, self._best() or {}
+        if not value or value not in (values[0], values[-1]) or self.tried[key].beyond(value):
+            return False
+        # The list has no steps of its own: it has two values, or begins with 0.
+        further = 2 * value if value == values[-1] else type(value)(value / 2)
+        too_many = key.endswith(".dim") and further > self._n_rows
+        return not too_many and self._is_valid({**best, key: further})
 
     def _further(self, key: str, value: Value) -> float | None:
         """Return a valid value beyond the best one, if that is the first or last of its list."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedrec.cli.terminal import count_of
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
@@ -289,6 +290,13 @@ class _Runner:
         n_rows = int(rows.sum())
         if task.tries:
             tried = given_settings(task.tries, load)
+            self.notes += [
+                f"warning: {contender.algorithm}: {each.key} = {value:g} is above the model's "
+                f"{count_of(n_rows, 'row')}. More than one dimension a row costs bytes for nothing."
+                for each in tried
+                for value in each.values
+                if each.key.endswith(".dim") and float(value) > n_rows
+            ]
         else:
             space = settings.algorithm.search_space(settings.rounds.total)
             tried, notes = settings_to_try(space, load, n_rows)

@@ -49,7 +49,7 @@ def list_members(into: KeysFolder = AUTHORITY_FOLDER) -> Result:
     paused = {cell.id for cell in partition.in_use if cell.state == "paused"}
     # A single cell contains every member, so the column would not tell anything.
     many = len(partition.in_use) > 1
-    told = [
+    shown = [
         (
             *(state, client_id, label, _cell(cell, paused) if many else ""),
             *(_PRESENCE.get(presence, ""), when),
@@ -66,7 +66,7 @@ def list_members(into: KeysFolder = AUTHORITY_FOLDER) -> Result:
             "clients": [dict(zip(names, row, strict=True)) for row in rows],
         },
         text=(
-            TextTable(rows=told, title=f"after epoch {membership.last_epoch}"),
+            TextTable(rows=shown, title=f"after epoch {membership.last_epoch}"),
             *((rotate,) if membership.is_changed else ()),
         ),
     )

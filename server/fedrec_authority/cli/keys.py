@@ -31,8 +31,8 @@ def backup(
 
     passphrase = _passphrase(passphrase_file, confirm=True)
     epoch = back_up(AuthorityFolder(into), file, passphrase)
-    said = f"Wrote {file}, encrypted with the passphrase. The last epoch is {epoch}."
-    return Result(content={"file": str(file), "epoch": epoch}, text=(said,))
+    sentence = f"Wrote {file}, encrypted with the passphrase. The last epoch is {epoch}."
+    return Result(content={"file": str(file), "epoch": epoch}, text=(sentence,))
 
 
 def restore(

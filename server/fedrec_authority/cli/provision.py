@@ -124,11 +124,11 @@ def provision(
         why = ""
         if roster is not None and roster.partition.in_use and add not in settings.parties.go_on:
             why = roster.why_unplaced(joining=1)
-        said = [f"Once it has joined, {add} waits: {why}."] if why else []
+        notes = [f"Once it has joined, {add} waits: {why}."] if why else []
         if is_again:
-            said.append("Its invitation.pem is new. This revokes the earlier invitation.")
+            notes.append("Its invitation.pem is new. This revokes the earlier invitation.")
         waits: dict[str, object] = {"waits": why} if why else {}
-        return _result((kit,), into, settings, waits, said, archive, is_added=True)
+        return _result((kit,), into, settings, waits, notes, archive, is_added=True)
     if not settings_file.exists():
         _write_settings(settings_file, data, catalogue, clients, address)
     overrides: dict[str, object] = {"parties.address": address or None}
@@ -144,8 +144,8 @@ def provision(
     content: dict[str, object] = {"settings": str(settings_file), "n_items": len(items)}
     content["presence"] = presence
     content |= {"exposure": exposure} if exposure else {}
-    said = [f"\n{words}" for words in (presence, exposure) if words]
-    return _result(kits, into, settings, content, said, archive)
+    notes = [f"\n{words}" for words in (presence, exposure) if words]
+    return _result(kits, into, settings, content, notes, archive)
 
 
 def _change_operators(into: Path, add: str, remove: str) -> Result:
@@ -240,7 +240,7 @@ def _result(
     into: Path,
     settings: Settings,
     content: dict[str, object],
-    said: list[str],
+    notes: list[str],
     archive: bool,
     *,
     is_added: bool = False,
@@ -255,16 +255,16 @@ def _result(
     lines, files = [], list(map(archived, kits)) if archive else []
     for record, (file, checksum) in zip(made, files, strict=False):
         record |= {"archive": str(file), "sha256": checksum}
-        said.append(
+        notes.append(
             f"{file}: SHA-256 {checksum}. Its owner compares `sha256sum {file.name}` before "
             f"`tar xzf {file.name}`."
         )
     for kit in kits:
         at = f"to {address}" if kit.party == COORDINATOR_KIT else f"to {kit.party}, by hand"
-        told = f"carry it {at}, and run there"
+        action = f"carry it {at}, and run there"
         if stays_here(settings):
-            told = f"for {kit.party}, on this machine: run"
-        lines.append(f"{kit.folder}: {told}\n  {kit.command}")
+            action = f"for {kit.party}, on this machine: run"
+        lines.append(f"{kit.folder}: {action}\n  {kit.command}")
     if address:
         lines += [
             f"{authority} stays here, because this machine is the key authority. Run\n  {runs}",
@@ -273,5 +273,5 @@ def _result(
         ]
     return Result(
         content=content | {"kits": made} | ({"authority": runs} if address else {}),
-        text=(*lines, *said),
+        text=(*lines, *notes),
     )

@@ -236,15 +236,15 @@ def changed(
 
     members, too_few = len(membership.present), membership.too_few()
     unplaced = () if made is None else made.roster.unplaced
-    said = [f"{what}; {count_of(members, 'member')}"]
+    lines = [f"{what}; {count_of(members, 'member')}"]
     if made is None:
-        said.append("No epoch was made. Run `fedrec keys rotate` to make it.")
+        lines.append("No epoch was made. Run `fedrec keys rotate` to make it.")
     else:
-        said.append(f"Made epoch {made.roster.epoch}: {into / EPOCH_FILE}")
-    said += [too_few] if too_few else []
+        lines.append(f"Made epoch {made.roster.epoch}: {into / EPOCH_FILE}")
+    lines += [too_few] if too_few else []
     if unplaced and made is not None:
         names = ", ".join(one.label or one.client_id[:16] for one in unplaced)
-        said.append(f"In no sum yet: {names}, because {made.roster.why_unplaced()}.")
+        lines.append(f"In no sum yet: {names}, because {made.roster.why_unplaced()}.")
     return Result(
         content={
             "done": what,
@@ -254,5 +254,5 @@ def changed(
             "rounds_can_open": not too_few,
             "unplaced": [one.label for one in unplaced],
         },
-        text=(*said, *carry),
+        text=(*lines, *carry),
     )

@@ -169,8 +169,8 @@ def _log(event: AuthorityEvent) -> None:
     """Write an event to the log, with its details."""
     from fedrec.telemetry import logger_of
 
-    said = {key: value for key, value in asdict(event).items() if value and key != "name"}
-    logger_of("fedrec.authority").info(event.name, **said)
+    fields = {key: value for key, value in asdict(event).items() if value and key != "name"}
+    logger_of("fedrec.authority").info(event.name, **fields)
 
 
 def _print_line(event: AuthorityEvent) -> None:

@@ -169,25 +169,25 @@ class Revealer:
     def _run(self) -> None:
         try:
             with OpenedSums(self._state, setting="--into") as store:
-                told = ""
+                reported = ""
                 while True:
                     try:
                         self._journal.write()
                         self._work(store)
-                        self._tries, told = 0, ""
+                        self._tries, reported = 0, ""
                         continue
                     except (DiskFull, FolderInUse) as error:
                         # Statements are on disk, and work resumes from there.
-                        if error.message != told:
-                            told = error.message
+                        if error.message != reported:
+                            reported = error.message
                             is_full = isinstance(error, DiskFull)
                             name: EventName = "disk full" if is_full else "folder in use"
                             passed = "there is space" if is_full else "it is free"
                             again = f"{error} Retried until {passed}."
                             self._tell(AuthorityEvent(name=name, detail=again))
                     except (NotInRoster, CoordinatorWentBack) as error:
-                        if told != (why := why_behind(error, store)):
-                            told = why
+                        if reported != (why := why_behind(error, store)):
+                            reported = why
                             self._tell(AuthorityEvent(name="revealer waits", detail=why))
                     self._backoff.pause(self._tries)
                     self._tries += 1

@@ -115,8 +115,8 @@ class SumOpening:
         member, opened = self._membership, self._store.state.opened
         if opened is None:
             return False
-        said = opened.statement
-        if (said.run, said.round, said.epoch) != (member.run, task.round, task.epoch):
+        signed = opened.statement
+        if (signed.run, signed.round, signed.epoch) != (member.run, task.round, task.epoch):
             return False
         digest, revealed = (
             manifest_digest(member.run, task.round, task.contributions),
@@ -125,9 +125,9 @@ class SumOpening:
         # If a cell was paused, the earlier answer covers only the others.
         asked = revealed is not None and revealed.manifest_digest == digest
         kept = revealed.kept if revealed is not None and asked else digest
-        if said.manifest_digest not in (digest, kept):
+        if signed.manifest_digest not in (digest, kept):
             return False
-        self._link.submit_reveal(said, self._store.read(opened.sealed))
+        self._link.submit_reveal(signed, self._store.read(opened.sealed))
         return True
 
     def _answer(self, task: Reveal) -> _Publishable | _Refusal:

@@ -222,7 +222,7 @@ class Feed:
                     more.forget()
                     news = self._history.since(seen)
                     if news.whole or news.rounds or news.events:
-                        yield self._told(news)
+                        yield self._message_of(news)
                     seen = news.last
                     yield _message("status", json.dumps(self._status()))
                     await asyncio.sleep(PAUSE_SECONDS)
@@ -230,7 +230,7 @@ class Feed:
         finally:
             self._n_streams -= 1
 
-    def _told(self, news: News) -> bytes:
+    def _message_of(self, news: News) -> bytes:
         kind = "history" if news.whole else "news"
         return _message(kind, news.to_json(), f"{self._engine.run.name}:{news.last}")
 

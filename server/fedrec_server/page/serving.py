@@ -133,7 +133,7 @@ def application(feed: Feed, access: Access | None, *, hosts: Collection[str]) ->
         hosts: names of the server, in addition to addresses.
     """
     routes = [_file(path, name) for path, name in _files().items()]
-    routes.append(Route("/feed", _told_by(feed, access)))
+    routes.append(Route("/feed", _stream_of(feed, access)))
     routes.append(Route("/session", _looked_up_in(access)))
     routes.append(Route("/session", _opened_by(access), methods=["POST"]))
     return _Guarded(Starlette(routes=routes), frozenset(host.lower() for host in hosts))
@@ -163,7 +163,7 @@ class _Guarded:
         return len(given) == 1 and names_server(given[0], self._hosts)
 
 
-def _told_by(feed: Feed, access: Access | None) -> Endpoint:
+def _stream_of(feed: Feed, access: Access | None) -> Endpoint:
     """Return the handler that streams the feed, resuming after a lost connection."""
 
     async def answer(request: Request) -> Response:

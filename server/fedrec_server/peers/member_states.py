@@ -32,14 +32,14 @@ def member_states(run: LiveRun, counted: CountedUpdates) -> list[MemberState]:
     found = []
     for client_id, label in ((one.client_id, one.label) for one in members):
         state, why = _state_of(run, client_id, live=live, awaited=awaited)
-        said, of_it = presence.goodbye_of(client_id), counted.of(client_id)
+        goodbye, of_it = presence.goodbye_of(client_id), counted.of(client_id)
         heard = max(presence.last_heard(client_id), presence.idle_since(client_id))
         found.append(
             MemberState(
                 name=label or client_id[:16],
                 state=state,
                 why=why,
-                heard=heard if said is None else said.at,
+                heard=heard if goodbye is None else goodbye.at,
                 version=presence.release_of(client_id),
                 model=presence.model_of(client_id),
                 last_counted=of_it.round,
@@ -59,10 +59,10 @@ def _state_of(
         awaited: the clients for which the round in progress, or the next one, waits.
     """
     presence, round_ = run.presence, run.state.current
-    said = presence.goodbye_of(client_id)
-    if said is not None:
-        why = why_ended(said.code) if said.code else ""
-        return "cannot_start" if said.code and not said.had_begun else "stopped", why
+    goodbye = presence.goodbye_of(client_id)
+    if goodbye is not None:
+        why = why_ended(goodbye.code) if goodbye.code else ""
+        return "cannot_start" if goodbye.code and not goodbye.had_begun else "stopped", why
     heard, joined = presence.last_heard(client_id), presence.idle_since(client_id)
     if joined:
         lasts = presence.now() - joined
@@ -101,28 +101,28 @@ class MissingClients:
     def __init__(self) -> None:
         self._missing: frozenset[ClientId] = frozenset()
         self._since = 0.0
-        self._is_told = False
-        self._stall_is_told = False
+        self._is_reported = False
+        self._stall_is_reported = False
 
     def notice(self, run: str, state: State, roster: Roster, presence: Presence) -> None:
         """Check which clients are present. Called regularly."""
         stalled = is_stalled(state)
-        if stalled and not self._stall_is_told and state.current is None:
+        if stalled and not self._stall_is_reported and state.current is None:
             log = structlog.get_logger().bind(run=run)
             log.warning("run stalled", waits_for=waits_for(state, roster, presence))
-            self._stall_is_told = True
-        if self._stall_is_told and not stalled:
+            self._stall_is_reported = True
+        if self._stall_is_reported and not stalled:
             structlog.get_logger().info("run goes on", run=run)
-            self._stall_is_told = False
+            self._stall_is_reported = False
         live = presence.live() if state.current is None else frozenset()
         missing, now = absent(state, live), presence.now()
         if missing != self._missing:
-            self._missing, self._since, self._is_told = missing, now, False
+            self._missing, self._since, self._is_reported = missing, now, False
         # Clients that arrive one after the other are no news.
-        if missing and not self._is_told and now >= self._since + LIVE_SECONDS:
+        if missing and not self._is_reported and now >= self._since + LIVE_SECONDS:
             log = structlog.get_logger().bind(run=run)
             log.info("round waits", waits_for=waits_for(state, roster, presence))
-            self._is_told = True
+            self._is_reported = True
 
 
 def waits_for(
@@ -240,9 +240,9 @@ def _more(state: State) -> str:
 
 
 def _heard(presence: Presence, client_id: ClientId) -> str:
-    if (said := presence.goodbye_of(client_id)) is not None:
-        why = f": {why_ended(said.code)}" if said.code else ""
-        return f"stopped {ago(presence.now() - said.at)}{why}"
+    if (goodbye := presence.goodbye_of(client_id)) is not None:
+        why = f": {why_ended(goodbye.code)}" if goodbye.code else ""
+        return f"stopped {ago(presence.now() - goodbye.at)}{why}"
     if at := presence.idle_since(client_id):
         return f"joined {ago(presence.now() - at)}, has not asked for a round yet"
     at = presence.last_heard(client_id)

@@ -44,23 +44,23 @@ def statement_received(state: State, event: StatementReceived) -> Step:
         RefusedError: if a different party made the statement.
         ProtocolError: if the opened sum is not attached, or is inconsistent with the count.
     """
-    round_, said = state.current, event.statement
-    if round_ is None or round_.phase != "revealing" or said.round != round_.number:
-        raise RoundClosed(f"Round {said.round} is not being revealed.")
-    if said.client_id != state.rules.revealer:
+    round_, statement = state.current, event.statement
+    if round_ is None or round_.phase != "revealing" or statement.round != round_.number:
+        raise RoundClosed(f"Round {statement.round} is not being revealed.")
+    if statement.client_id != state.rules.revealer:
         raise RefusedError(f"The key authority alone opens round {round_.number}.")
-    if said.refused:
+    if statement.refused:
         state, round_, paused = _paused(state, round_, event)
-        reason = f"{REFUSED}: {said.refused.rstrip('.')}"
+        reason = f"{REFUSED}: {statement.refused.rstrip('.')}"
         state, changes = abandon(state, round_, reason, event.now)
         return state, (*paused, *changes)
-    if event.blob is None or event.blob.digest != said.published_digest:
+    if event.blob is None or event.blob.digest != statement.published_digest:
         raise ProtocolError("The sealed sum is not the one that the key authority signed.")
-    _check_rows(state, said.n_rows)
+    _check_rows(state, statement.n_rows)
     state, round_, paused = _paused(state, round_, event)
     if not state.rules.suffices(state.rules.summable(round_.accepted)):
         raise ProtocolError("The key authority published a sum of too few clients.")
-    state, changes = publish(state, round_, blob=event.blob, statement=said, now=event.now)
+    state, changes = publish(state, round_, blob=event.blob, statement=statement, now=event.now)
     return state, (*paused, *changes)
 
 
@@ -68,12 +68,12 @@ def _paused(
     state: State, round_: Round, event: StatementReceived
 ) -> tuple[State, Round, tuple[Change, ...]]:
     """Leave out the cells that the key authority names, in this round and in later ones."""
-    partition, said = state.rules.partition, event.statement
-    if not {cell.id for cell in partition.in_use}.issuperset(said.paused):
+    partition, statement = state.rules.partition, event.statement
+    if not {cell.id for cell in partition.in_use}.issuperset(statement.paused):
         raise ProtocolError("The key authority pauses cells that its roster does not have.")
     active = {cell.id for cell in partition.cells if cell.state == "active"}
-    new = tuple(cell for cell in said.paused if cell in active)
-    gone = partition.members_of(said.paused)
+    new = tuple(cell for cell in statement.paused if cell in active)
+    gone = partition.members_of(statement.paused)
     left_out = gone & round_.accepted.keys()
     if not new and not left_out:
         return state, round_, ()
@@ -100,46 +100,46 @@ def statement_shown(state: State, event: StatementShown) -> Step:
     Raises:
         RoundError: the run has continued by itself, or the round is known.
     """
-    said = event.statement
-    if not state.nothing_opened_since_recovery or said.round <= state.published:
-        raise RoundError(f"This run cannot continue from round {said.round}.")
-    last = max(state.last_round, numbers_used(said.round, said.epoch, state.rules.epoch))
-    charged = max(state.charged, said.charged)
+    statement = event.statement
+    if not state.nothing_opened_since_recovery or statement.round <= state.published:
+        raise RoundError(f"This run cannot continue from round {statement.round}.")
+    last = max(state.last_round, numbers_used(statement.round, statement.epoch, state.rules.epoch))
+    charged = max(state.charged, statement.charged)
     change = RoundLearnt(
-        statement=said,
+        statement=statement,
         base_round=state.published,
         last_round=last,
         charged=charged,
         at=event.now,
     )
-    state, paused = _learnt_paused(state, said, event.now)
+    state, paused = _learnt_paused(state, statement, event.now)
     state = replace(
         state,
-        published=said.round,
+        published=statement.round,
         last_round=last,
-        recovered=said.round,
+        recovered=statement.round,
         begins_at=last,
         counted=not state.rules.exact,
-        trained=said.trained,
-        evaluated=said.kind == "evaluate",
+        trained=statement.trained,
+        evaluated=statement.kind == "evaluate",
         charged=charged,
-        known=KnownModel.named_by(said),
-        rows=said.rows,
+        known=KnownModel.named_by(statement),
+        rows=statement.rows,
         last_count=None,
     )
     return state, (change, *paused)
 
 
 def _learnt_paused(
-    state: State, said: RevealStatement, now: float
+    state: State, statement: RevealStatement, now: float
 ) -> tuple[State, tuple[Change, ...]]:
     """Leave out the cells that a later statement of this key epoch pauses."""
     active = {cell.id for cell in state.rules.partition.cells if cell.state == "active"}
-    new = tuple(cell for cell in said.paused if cell in active)
-    if said.epoch != state.rules.epoch or not new:
+    new = tuple(cell for cell in statement.paused if cell in active)
+    if statement.epoch != state.rules.epoch or not new:
         return state, ()
     paused = CellsPaused(
-        round=said.round, epoch=said.epoch, cells=new, left_out=frozenset(), at=now
+        round=statement.round, epoch=statement.epoch, cells=new, left_out=frozenset(), at=now
     )
     return replace(state, rules=state.rules.without(new)), (paused,)
 

@@ -284,8 +284,8 @@ class Reporting:
     @property
     def agreed(self) -> Report | None:
         """Return the content on which two clients agree, or None if no two agree."""
-        said = Counter(report.content() for report in self.reports.values())
-        return next((one for one in self.reports.values() if said[one.content()] > 1), None)
+        counts = Counter(report.content() for report in self.reports.values())
+        return next((one for one in self.reports.values() if counts[one.content()] > 1), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,9 +321,9 @@ class KnownModel:
     digest: bytes
 
     @classmethod
-    def named_by(cls, said: RevealStatement | Report) -> KnownModel:
+    def named_by(cls, signed: RevealStatement | Report) -> KnownModel:
         """Return the model that a statement or a report is about."""
-        return cls(epoch=said.epoch, digest=said.state_tag)
+        return cls(epoch=signed.epoch, digest=signed.state_tag)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,9 +101,9 @@ def entry_of(change: Change, at: float) -> Entry | None:
             fields = {"rows": word.n_rows, "metrics": _values(word.metrics)}
             return line("round learnt", word.round, kind=word.kind, **fields)
         case RoundMeasured():
-            said = b"" if change.agreed is None else change.agreed.metrics
+            agreed = b"" if change.agreed is None else change.agreed.metrics
             fields = {"reason": change.reason} if change.reason else {}
-            fields |= {"rows": change.rows.n_rows, "metrics": _values(said)}
+            fields |= {"rows": change.rows.n_rows, "metrics": _values(agreed)}
             return line("round measured", change.round, **fields)
         case RoundAbandoned():
             paused = round(change.pause_seconds, 1)

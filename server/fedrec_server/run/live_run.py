@@ -79,7 +79,7 @@ class LiveRun:
         self.problem: FedrecError | None = None
         self.work.on_refused = self._note_refused
         self._full: tuple[float, str] | None = None
-        self._refusal_told = float("-inf")
+        self._refusal_reported = float("-inf")
 
     @property
     def name(self) -> str:
@@ -114,8 +114,8 @@ class LiveRun:
         now, is_full = self.clock.now(), isinstance(error, DiskFull)
         if is_full:
             self._full = (now, error.message)
-        if now >= self._refusal_told + REFUSED_EVERY_SECONDS:
-            self._refusal_told = now
+        if now >= self._refusal_reported + REFUSED_EVERY_SECONDS:
+            self._refusal_reported = now
             log = structlog.get_logger().bind(run=self.name)
             event = "disk full" if is_full else "storage refused"
             log.warning(event, why=error.message, remedy=error.remedy)

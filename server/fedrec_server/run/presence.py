@@ -92,7 +92,7 @@ class Presence:
     def gone(self) -> frozenset[ClientId]:
         """Return the clients that ended and did not come back at once."""
         until = self._clock.now() - BACK_SECONDS
-        return frozenset(one for one, said in self._ended.items() if said.at <= until)
+        return frozenset(one for one, goodbye in self._ended.items() if goodbye.at <= until)
 
     def on_commit(self, before: State, changes: tuple[Change, ...]) -> None:
         """Mark clients as absent that did not answer an abandoned round.

@@ -185,7 +185,7 @@ MOST_KNOWN = 10_000
 
 
 @dataclass(slots=True)
-class _Told:
+class _Reported:
     """A log line, and the number of refusals of the same kind since."""
 
     at: float
@@ -202,7 +202,7 @@ class RefusalLog:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._told: dict[tuple[str, str], _Told] = {}
+        self._reported: dict[tuple[str, str], _Reported] = {}
 
     def tell(self, error: Exception, method: str, client: str) -> str:
         """Log or count a refusal. Return the incident id under which it is logged.
@@ -211,15 +211,15 @@ class RefusalLog:
             client: the caller's readable name, or empty.
         """
         code = error.code if isinstance(error, FedrecError) else InternalError.code
-        known, now = self._told.get((client, code)), self._now()
+        known, now = self._reported.get((client, code)), self._now()
         if known is not None and now < known.at + EVERY_SECONDS:
             known.more += 1
             return known.incident
-        if len(self._told) >= MOST_KNOWN:
+        if len(self._reported) >= MOST_KNOWN:
             recent = now - EVERY_SECONDS
-            self._told = {key: told for key, told in self._told.items() if told.at > recent}
+            self._reported = {key: one for key, one in self._reported.items() if one.at > recent}
         incident = new_incident()
-        self._told[client, code] = _Told(at=now, incident=incident)
+        self._reported[client, code] = _Reported(at=now, incident=incident)
         about: dict[str, object] = {"client": client} if client else {}
         if known is not None and known.more:
             about["more_since_the_last_line"] = known.more

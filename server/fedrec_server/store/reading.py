@@ -136,7 +136,7 @@ def next_published(rows: sqlite3.Connection, after: RoundId) -> PublishedRecord 
         return None
     statement = rows.execute("SELECT * FROM statements WHERE round = ?", (row["round"],)).fetchone()
     known, query = _known(row), "SELECT * FROM reports WHERE round = ? ORDER BY client_id"
-    said = [from_row(Report, found) for found in rows.execute(query, (row["round"],))]
+    reports = [from_row(Report, found) for found in rows.execute(query, (row["round"],))]
     return PublishedRecord(
         round=row["round"],
         kind=row["kind"],
@@ -145,7 +145,7 @@ def next_published(rows: sqlite3.Connection, after: RoundId) -> PublishedRecord 
         contributions=_contributions(rows, row["round"]),
         statement=None if statement is None else from_row(RevealStatement, statement),
         known=known,
-        reports=tuple(report for report in said if KnownModel.named_by(report) == known),
+        reports=tuple(report for report in reports if KnownModel.named_by(report) == known),
         name=row["blob_name"] or "",
         blob=Blob(length=row["blob_length"], digest=row["blob_digest"]),
     )
@@ -345,12 +345,12 @@ def _reporting(rows: sqlite3.Connection, published: int, epoch: int) -> Reportin
     if row is None or row["reports_until"] is None:
         return None
     query = "SELECT * FROM reports WHERE round = ? AND epoch = ? ORDER BY client_id"
-    said = (from_row(Report, found) for found in rows.execute(query, (published, epoch)))
+    reports = (from_row(Report, found) for found in rows.execute(query, (published, epoch)))
     return Reporting(
         round=row["round"],
         kind=row["kind"],
         until=row["reports_until"],
-        reports={report.client_id: report for report in said},
+        reports={report.client_id: report for report in reports},
     )
 
 

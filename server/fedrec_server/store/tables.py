@@ -183,11 +183,11 @@ def insert(rows: sqlite3.Connection, table: str, row: Row, *, verb: str = "INSER
     rows.execute(f"{verb} INTO {table} ({columns}) VALUES ({marks})", tuple(row.values()))
 
 
-def row_of(said: Signed) -> Row:
+def row_of(signed: Signed) -> Row:
     """Return a signed message as a row, whose columns are named after its fields."""
-    row: Row = {name: getattr(said, name) for name in _names(type(said))}
-    if isinstance(said, RevealStatement):
-        row["paused"] = " ".join(map(str, said.paused))
+    row: Row = {name: getattr(signed, name) for name in _names(type(signed))}
+    if isinstance(signed, RevealStatement):
+        row["paused"] = " ".join(map(str, signed.paused))
     return row
 
 

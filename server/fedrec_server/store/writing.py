@@ -64,15 +64,15 @@ class Recovered:
     charged: int
 
     @classmethod
-    def after(cls, said: RevealStatement | None, *, last_round: int, charged: int) -> Recovered:
+    def after(cls, signed: RevealStatement | None, *, last_round: int, charged: int) -> Recovered:
         """Return the progress implied by the key authority's statement on the last round."""
-        round_id = RoundId(0) if said is None else said.round
+        round_id = RoundId(0) if signed is None else signed.round
         return cls(
             round=round_id,
             last_round=RoundId(max(round_id, last_round)),
-            counted=said is not None,
-            trained=0 if said is None else said.trained,
-            evaluated=said is not None and said.kind == "evaluate",
+            counted=signed is not None,
+            trained=0 if signed is None else signed.trained,
+            evaluated=signed is not None and signed.kind == "evaluate",
             charged=charged,
         )
 
@@ -115,46 +115,46 @@ def write_recovered(rows: sqlite3.Connection, found: RecoveredRun) -> None:
         insert(rows, "paused", {"epoch": found.epoch, "cell": cell, "round": round_id})
     for header in (*found.contributions, *found.latest):
         keep_latest(rows, header)
-    said = found.statement
-    if said is None:
+    signed = found.statement
+    if signed is None:
         return
-    base = found.contributions[0].base_round if found.contributions else RoundId(said.round - 1)
-    write_learnt(rows, said, base=base, sealed=found.sealed, at=found.at)
+    base = found.contributions[0].base_round if found.contributions else RoundId(signed.round - 1)
+    write_learnt(rows, signed, base=base, sealed=found.sealed, at=found.at)
     for header in found.contributions:
         insert(rows, "contributions", row_of(header))
     if found.model is not None:
-        row: Row = {"round": said.round, "epoch": said.epoch, "length": found.model.length}
+        row: Row = {"round": signed.round, "epoch": signed.epoch, "length": found.model.length}
         insert(rows, "snapshots", {**row, "digest": found.model.digest})
 
 
 def write_learnt(
     rows: sqlite3.Connection,
-    said: RevealStatement,
+    signed: RevealStatement,
     *,
     base: RoundId,
     at: float,
     sealed: tuple[str, Blob] | None = None,
 ) -> None:
     """Write a published round that the key authority confirmed, with its sum if it is known."""
-    name, blob = (None, Blob(length=0, digest=said.published_digest)) if sealed is None else sealed
+    name, blob = sealed or (None, Blob(length=0, digest=signed.published_digest))
     row: Row = {
-        "round": said.round,
-        "kind": said.kind,
+        "round": signed.round,
+        "kind": signed.kind,
         "base_round": base,
-        "epoch": said.epoch,
+        "epoch": signed.epoch,
         "phase": "published",
         "opened_at": at,
         "deadline_at": at,
-        "n_rows": said.n_rows,
-        "rows_digest": said.rows_digest,
+        "n_rows": signed.n_rows,
+        "rows_digest": signed.rows_digest,
         "blob_name": name,
         "blob_length": blob.length,
         "blob_digest": blob.digest,
-        "known_epoch": said.epoch,
-        "known_tag": said.state_tag,
+        "known_epoch": signed.epoch,
+        "known_tag": signed.state_tag,
     }
     insert(rows, "rounds", row)
-    insert(rows, "statements", row_of(said))
+    insert(rows, "statements", row_of(signed))
 
 
 def note_learnt(rows: sqlite3.Connection, before: Recovered) -> None:
@@ -231,11 +231,11 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
             _end_step(rows, change)
         case RoundPublished():
             _publish(rows, change)
-        case RoundLearnt(statement=said):
-            write_learnt(rows, said, base=change.base_round, at=change.at)
+        case RoundLearnt(statement=signed):
+            write_learnt(rows, signed, base=change.base_round, at=change.at)
             note_learnt(
                 rows,
-                Recovered.after(said, last_round=change.last_round, charged=change.charged),
+                Recovered.after(signed, last_round=change.last_round, charged=change.charged),
             )
             rows.execute("DELETE FROM ledger")
         case ReportKept(report=report):
@@ -304,12 +304,12 @@ def _leave_out(rows: sqlite3.Connection, round_id: RoundId, clients: frozenset[C
 
 
 def _publish(rows: sqlite3.Connection, change: RoundPublished) -> None:
-    said, name = change.statement, sum_name(change.round)
+    signed, name = change.statement, sum_name(change.round)
     _set_phase(rows, change.round, "published")
-    if said is not None:
+    if signed is not None:
         name = sealed_name(change.round, change.blob)
-        insert(rows, "statements", row_of(said))
-        _set_known(rows, change.round, said.epoch, said.state_tag)
+        insert(rows, "statements", row_of(signed))
+        _set_known(rows, change.round, signed.epoch, signed.state_tag)
     rows.execute(
         "UPDATE rounds SET blob_name = ?, blob_length = ?, blob_digest = ?, reports_until = ? "
         "WHERE round = ?",

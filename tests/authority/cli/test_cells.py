@@ -55,7 +55,7 @@ def listed(call):
     return {one["label"]: (one["cell"], one["presence"]) for one in found["clients"]}
 
 
-def test_with_one_cell_nobody_meets_the_word(world, call_cells):
+def test_with_one_cell_the_word_is_not_shown(world, call_cells):
     *core, guest, late = people(5)
     world.join(*core, guests=(guest,))
     world.join(late)
@@ -87,16 +87,16 @@ def test_a_newcomer_that_waits_is_named_when_it_is_added(world, capsys):
     assert world.roster.unplaced == ()
 
 
-def test_with_two_cells_everybodys_is_listed(world, call_cells):
-    everybody = people(7)
-    world.join(*everybody[:6], guests=everybody[6:])
+def test_with_two_cells_every_members_is_listed(world, call_cells):
+    all_members = people(7)
+    world.join(*all_members[:6], guests=all_members[6:])
     cells = world.partition.cells
     told = call_cells("list")[1]
     for cell in cells:
         for client_id in cell.members:
             (line,) = (line for line in told.splitlines() if client_id in line)
             assert f"cell {cell.id}" in line
-    labels = {who.client_id: who.public.label for who in everybody}
+    labels = {who.client_id: who.public.label for who in all_members}
     found = listed(call_cells)
     for cell in cells:
         assert all(found[labels[one]] == (cell.id, "core") for one in cell.core)
@@ -309,7 +309,7 @@ def test_guests_do_not_count_to_the_fewest_clients(here, data, capsys):
 
 
 @pytest.mark.slow
-def test_nobody_is_a_guest_where_nobody_is_waited_for(here, data, capsys):
+def test_no_client_is_a_guest_where_no_client_is_waited_for(here, data, capsys):
     guests(here, data, "a,b,c,d", '"d"')
     path = here / "federation.toml"
     text = path.read_text().replace('key_holder = "authority"', 'key_holder = "members"')

@@ -26,7 +26,7 @@ def ids(epoch: KeyEpoch | None) -> set[str]:
 def invited(
     folder: AuthorityFolder, who: Identity, name: str, *, confirm: bool = False
 ) -> SignedApplication:
-    """Return what somebody hands in with a new invitation."""
+    """Return what an applicant hands in with a new invitation."""
     path = change(folder, lambda keys: keys.invite(name, confirm=confirm, now=NOW))
     return SignedApplication.make(who.public, Credentials.load(path, "client.invitation"))
 

@@ -139,9 +139,9 @@ def test_people_are_found_by_what_was_compared():
         find("a" * 16, known, "applicants")
     assert known[0].client_id in several.value.message
     assert known[2].client_id not in several.value.message
-    with pytest.raises(KeysError, match="matches none of the applicants") as nobody:
+    with pytest.raises(KeysError, match="matches none of the applicants") as unmatched:
         find("c" * 16, known, "applicants")
-    assert all(each.client_id in nobody.value.message for each in known)
+    assert all(each.client_id in unmatched.value.message for each in known)
     for short in ("b" * 15, "", "z" * 16, "b" * 16 + "g"):
         with pytest.raises(KeysError, match="at least 16"):
             find(short, known, "applicants")

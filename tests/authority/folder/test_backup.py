@@ -38,7 +38,7 @@ def cheap(monkeypatch):
 
 
 def test_the_drill(folder, people, tmp_path):
-    """A fresh machine, the same authority, and the next epoch for everybody."""
+    """A fresh machine, the same authority, and the next epoch for every client."""
     copy = tmp_path / "safe" / "authority.backup"
     assert back_up(folder, copy, PASSPHRASE) == 1
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600

@@ -199,7 +199,7 @@ def test_a_second_authority_is_refused_before_it_looks(people, tmp_path, protect
     change(folder, FolderChanges.make_operator)
     words = f"--into: the folder '{folder.path}' is in use by process {os.getpid()} on "
     with folder_changes.running(folder), pytest.raises(FolderInUse, match=re.escape(words)) as told:
-        # Nobody listens there; it does not come to that.
+        # Nothing listens there; it does not come to that.
         running.run("127.0.0.1:9", into=folder.path)
     assert "Stop that process first" in told.value.remedy
     assert capsys.readouterr().out == ""
@@ -336,7 +336,7 @@ def test_invitations_run_out_and_are_the_authoritys_own(folder):
 
 
 @pytest.mark.slow
-def test_another_invitation_of_a_name_takes_the_place_of_one_that_nobody_used(folder):
+def test_another_invitation_of_a_name_takes_the_place_of_an_unused_one(folder):
     link, events = FakeCoordinator(), list[AuthorityEvent]()
     delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
     first = Credentials.load(

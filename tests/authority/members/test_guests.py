@@ -37,7 +37,7 @@ SIZE = 3
 
 
 def word(who, federation="films"):
-    """Return somebody's word that it may be missing."""
+    """Return a client's word that it may be missing."""
     return who.sign(guest_consent(federation, who.client_id))
 
 
@@ -155,16 +155,16 @@ def test_whom_people_look_at_keeps_its_word(world):
 
 def test_guests_never_count_to_a_core(world):
     """However many there are: two that wait are no cell, and with a third they are one."""
-    everybody = people(9)
-    world.join(*everybody[:2], guests=everybody[3:])
+    all_members = people(9)
+    world.join(*all_members[:2], guests=all_members[3:])
     told = [e.detail for e in world.events if e.name == "awaiting"]
     assert len(told) == 1 and "6 of 8 members" in told[0]
     assert "client.when_away" in told[0] and "At least 3" in told[0]
     assert world.link.installed == [] and not world.roster.members
-    world.join(everybody[2])
+    world.join(all_members[2])
     (cell,) = world.partition.cells
-    assert set(cell.core) == {who.client_id for who in everybody[:3]}
-    assert set(cell.guests) == {who.client_id for who in everybody[3:]}
+    assert set(cell.core) == {who.client_id for who in all_members[:3]}
+    assert set(cell.guests) == {who.client_id for who in all_members[3:]}
 
 
 def test_guests_alone_are_told_whom_they_lack(world):
@@ -175,8 +175,8 @@ def test_guests_alone_are_told_whom_they_lack(world):
 
 
 def test_guests_are_dealt_out_over_the_cells(world):
-    everybody = people(17)
-    world.join(*everybody[:10], guests=everybody[10:])
+    all_members = people(17)
+    world.join(*all_members[:10], guests=all_members[10:])
     cells = world.partition.cells
     assert sorted(len(cell.core) for cell in cells) == [3, 3, 4]
     assert sorted(len(cell.members) for cell in cells) == [5, 6, 6]
@@ -184,16 +184,16 @@ def test_guests_are_dealt_out_over_the_cells(world):
 
 
 def test_a_guest_joins_at_once_and_a_core_member_waits_for_its_cell(world):
-    everybody = people(7)
-    world.join(*everybody[:3])
-    world.join(everybody[3], guests=(everybody[4],))
+    all_members = people(7)
+    world.join(*all_members[:3])
+    world.join(all_members[3], guests=(all_members[4],))
     (cell,) = world.partition.cells
-    assert cell.guests == (everybody[4].client_id,)
-    assert everybody[3].client_id not in world.partition.placed
-    world.join(*everybody[5:])
+    assert cell.guests == (all_members[4].client_id,)
+    assert all_members[3].client_id not in world.partition.placed
+    world.join(*all_members[5:])
     assert {frozenset(cell.core) for cell in world.partition.cells} == {
-        frozenset(who.client_id for who in everybody[:3]),
-        frozenset(everybody[at].client_id for at in (3, 5, 6)),
+        frozenset(who.client_id for who in all_members[:3]),
+        frozenset(all_members[at].client_id for at in (3, 5, 6)),
     }
 
 
@@ -213,8 +213,8 @@ def own(who):
 
 
 def test_leave_leads_to_a_roster_that_passes(world):
-    *stay, goes = everybody = people(5)
-    world.join(*everybody)
+    *stay, goes = all_members = people(5)
+    world.join(*all_members)
     before = world.roster
     world.hear(leave(goes, word(goes)))
     check_cells(before, world.roster)
@@ -230,8 +230,8 @@ def test_leave_leads_to_a_roster_that_passes(world):
 
 
 def test_leave_of_one_of_three_retires_the_cell(world):
-    *stay, goes = everybody = people(3)
-    world.join(*everybody)
+    *stay, goes = all_members = people(3)
+    world.join(*all_members)
     before = world.roster
     world.hear(leave(goes, word(goes)))
     check_cells(before, world.roster)
@@ -251,15 +251,15 @@ def test_leave_of_one_of_three_retires_the_cell(world):
     "kind", ["no word", "another's word", "another federation's", "other keys"]
 )
 def test_a_forged_leave_is_refused(world, kind):
-    """The coordinator can put nobody out of a core, nor can another member."""
-    *_, victim = everybody = people(4)
-    world.join(*everybody)
+    """The coordinator can put no client out of a core, nor can another member."""
+    *_, victim = all_members = people(4)
+    world.join(*all_members)
     thief, before = Identity.create("thief"), world.roster
     forged = {
         "no word": leave(victim, b""),
-        "another's word": leave(victim, word(everybody[0])),
+        "another's word": leave(victim, word(all_members[0])),
         "another federation's": leave(victim, word(victim, "books")),
-        # Its identity under the keys of somebody else's certificate.
+        # Its identity under the keys of another certificate.
         "other keys": SignedApplication.make(victim.public, own(thief), consent=word(victim)),
     }[kind]
     world.hear(forged)
@@ -269,8 +269,8 @@ def test_a_forged_leave_is_refused(world, kind):
 
 
 def test_who_was_removed_does_not_come_back_by_leaving(world):
-    *_, gone = everybody = people(5)
-    world.join(*everybody)
+    *_, gone = all_members = people(5)
+    world.join(*all_members)
     keep(world.folder, world.folder.membership.without_member(gone.client_id, NOW))
     before = rotate(world.folder).roster
     world.hear(leave(gone, word(gone)))
@@ -284,7 +284,7 @@ WORDS = {who.client_id: word(who) for who in CAST}
 
 
 def opened(rng, partition):
-    """Return whose updates a round over some of the members adds up, or nobody's."""
+    """Return whose updates a round over some of the members adds up, or no client's."""
     cells = rng.sample(partition.in_use, rng.randrange(1, len(partition.in_use) + 1))
     here = {one for cell in cells for one in cell.core if rng.random() < 0.97}
     here |= {one for cell in cells for one in cell.guests if rng.random() < 0.5}

@@ -56,7 +56,7 @@ def test_without_the_rule_one_member_has_a_rare_item_trained(tmp_path, monkeypat
 
 
 def test_one_member_alone_cannot(tmp_path, key):
-    """Its count is not in the published total either, so that nobody's rows would cover it."""
+    """Its count is not in the published total either, so that no client's rows would cover it."""
     world = CountedWorld(tmp_path, liars=(8,))
     found = world.counts()
     assert found[RARE] == 0 and found[APART] == 12
@@ -184,14 +184,14 @@ def test_a_guest_adds_no_holders(tmp_path, key, is_guarded, monkeypatch):
         assert world.kept_counts()["1"][RARE] == 1
 
 
-def everybody(world, number):
+def all_clients(world, number):
     return [one.public for one in (world.identity, *world.puppets[:number])]
 
 
 def test_a_cell_that_joined_after_the_count_adds_nothing(tmp_path, key):
     """Until a round counts it; alone with it no other cell has a sum."""
     world = CountedWorld(tmp_path, n_puppets=12)
-    world.epoch = world.make_epoch(members=everybody(world, 9))
+    world.epoch = world.make_epoch(members=all_clients(world, 9))
     world.counts()
     # It takes the published count in before the roster changes.
     world.run_revealer(Wait)
@@ -288,8 +288,8 @@ def test_a_backup_keeps_the_counts(tmp_path, monkeypatch):
         assert store.read(kept) == before.read(kept)
 
 
-def test_one_cell_has_nobody_to_hide_rows_from(tmp_path, key):
-    """Where the roster has one cell, everybody's users are counted together."""
+def test_one_cell_has_no_other_to_hide_rows_from(tmp_path, key):
+    """Where the roster has one cell, every client's users are counted together."""
     world = CountedWorld(tmp_path, n_puppets=3)
     found = world.counts(1, 0, 1, 2)
     assert found[RARE] == 1 < LEAST and found[APART] == 6

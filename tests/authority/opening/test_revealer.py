@@ -224,7 +224,7 @@ def test_secrets_of_earlier_epochs_are_destroyed(world):
 
 
 def test_a_folder_without_the_epochs_secret_waits_for_a_new_one(world):
-    """After a backup was restored nobody can open sums until there is a new epoch."""
+    """After a backup was restored the authority cannot open sums until there is a new epoch."""
     (world.keys.revealer.folder / "epoch-00000001.secret").unlink()
     waited: list[float] = []
 
@@ -240,7 +240,7 @@ def test_a_folder_without_the_epochs_secret_waits_for_a_new_one(world):
     assert len(world.link.reveals) == 1 and len(waited) >= 3
 
 
-def test_another_run_takes_somebodys_word(world):
+def test_another_run_has_to_be_agreed_to(world):
     round_ = world.honest_round()
     world.run_revealer(lambda: world.reveal(round_))
     world.link.reveals.clear()

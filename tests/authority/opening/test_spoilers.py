@@ -255,7 +255,7 @@ def test_where_all_cells_are_needed_nothing_is_taken_apart(tmp_path, key, monkey
 
 
 def test_too_few_are_left(tmp_path, key, monkeypatch):
-    """One cell could be spared, two cannot: nobody is paused, and the round is given up."""
+    """One cell could be spared, two cannot: no client is paused, and the round is given up."""
     world = AuthorityWorld(tmp_path, n_puppets=9, rounds={"minimum_clients": 6}, **PLAN)
     spoilt(world, inflated_row, monkeypatch, 0, 8)
     round_ = world.honest_round()
@@ -276,7 +276,7 @@ def test_a_contribution_that_cannot_be_added(tmp_path, key):
     assert key.opened == [added(world, round_, 0, 1, 2)]
 
 
-def test_other_bytes_than_the_signed_ones_blame_nobody(tmp_path, key):
+def test_other_bytes_than_the_signed_ones_blame_no_cell(tmp_path, key):
     """The coordinator alone can send them: it must not be able to bring a cell into that."""
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     round_ = world.honest_round()
@@ -305,7 +305,7 @@ def test_above_the_limit_it_adds_up_itself_what_a_member_tagged_wrongly(tmp_path
     assert audited(world) == [("cell_paused", "wrong_tags")]
 
 
-def test_above_the_limit_a_forged_sum_blames_nobody(tmp_path, key):
+def test_above_the_limit_a_forged_sum_blames_no_cell(tmp_path, key):
     """Every cell is fit: it was the coordinator."""
     world = AuthorityWorld(tmp_path, n_puppets=6, **TAGGED)
     round_ = world.honest_round()
@@ -345,7 +345,7 @@ def test_killed_between_noting_and_opening(tmp_path, opened, monkeypatch):
 
 
 def test_killed_between_the_pause_and_the_word(tmp_path, key, monkeypatch):
-    """What is paused is on disk before anybody hears of it; another list is refused for good."""
+    """What is paused is on disk before it is announced; another list is refused for good."""
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     spoilt(world, inflated_row, monkeypatch, 5)
     round_ = world.honest_round()

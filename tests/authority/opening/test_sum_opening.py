@@ -82,7 +82,7 @@ def test_one_client_with_two_different_updates(world, key):
     refused(world, key, "lists a client twice")
 
 
-def test_a_contributor_whom_nobody_listed(world, key):
+def test_a_contributor_on_no_list(world, key):
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[:2])
     payload = world.half(world.puppets[2]).protect(world.vector(5), b"any")

@@ -123,7 +123,7 @@ def test_a_roster_by_another_authority(world):
         join(world, authority_key=Authority.create().public_key)
 
 
-def test_a_client_that_nobody_listed(world):
+def test_a_client_on_no_list(world):
     world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
     with pytest.raises(NotInRoster):
         join(world)
@@ -184,7 +184,7 @@ def test_a_plan_that_differs_from_the_local_settings(world):
     ],
 )
 def test_a_silent_settings_file_means_the_safe_defaults(tmp_path, protection, plan, words, fix):
-    """A coordinator cannot weaken what nobody wrote down."""
+    """A coordinator cannot weaken what is not written down."""
     world = World(tmp_path, protection=protection, **{"federation": {"name": "films"}, **plan})
     silent = Settings(data=world.settings().data, client=world.settings().client)
     with pytest.raises(PlanMismatch) as caught:

@@ -109,7 +109,7 @@ def test_only_who_is_waited_for_leaves(tmp_path):
 
 
 @pytest.mark.parametrize("is_guest", [True, False])
-def test_a_word_that_nobody_signed_is_told(tmp_path, is_guest):
+def test_an_unsigned_word_is_reported(tmp_path, is_guest):
     """Changed in the settings after the client had applied, it changes nothing by itself."""
     world, events = AuthorityWorld(tmp_path), list[ClientEvent]()
     cores = [one.client_id for one in world.puppets]

@@ -96,7 +96,7 @@ def test_no_statement(opened):
         follow(opened)
 
 
-def test_a_statement_where_nobody_opens_sums(tmp_path):
+def test_a_statement_where_no_authority_opens_sums(tmp_path):
     world = World(tmp_path)
     falsify(
         world,
@@ -153,7 +153,7 @@ def test_a_blob_of_another_round(opened):
 
 
 def test_a_round_that_was_left_out(world):
-    """Nobody can hide a round: what the next one's clients signed follows from it."""
+    """No client can hide a round: what the next one's clients signed follows from it."""
     world.play(1)
     world.play(2)
     world.rounds.pop(1)
@@ -172,7 +172,7 @@ def test_another_kind_than_the_signed_one(world):
 @pytest.mark.parametrize("protection", WORLDS)
 @pytest.mark.parametrize("told", [{"kind": "evaluate"}, {"kind": "count"}, {"base_round": 5}])
 def test_contributors_who_were_told_something_else(tmp_path, protection, told):
-    """Even where the key authority vouches for such a round, nobody else believes it."""
+    """Even where the key authority vouches for such a round, no other client believes it."""
     world = WORLDS[protection](tmp_path)
     round_ = world.open(1)
     world.contribute(round_)
@@ -307,7 +307,7 @@ class TestPapersProtocol:
         verify(world.identity.public.signing_key, report.statement(), report.signature)
 
     def test_it_reports_again_after_a_restart(self, world):
-        """Nobody knows whether the first report arrived before the client was killed."""
+        """No client knows whether the first report arrived before the client was killed."""
 
         def kill(name):
             if name == "submit_report":
@@ -326,7 +326,7 @@ class TestPapersProtocol:
             first == second == world.report(1, world.identity, self.metrics(world, world.rounds[1]))
         )
 
-    def test_nobody_reports_where_somebody_else_reads_the_sum(self, tmp_path):
+    def test_no_client_reports_where_another_party_reads_the_sum(self, tmp_path):
         for name in ("none", "authority"):
             folder = tmp_path / name
             folder.mkdir()

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 
 LIE = 2
-"""The round in which the coordinator leaves somebody out."""
+"""The round in which the coordinator leaves a client out."""
 
 
 class Lied(MaskedWorld):
@@ -48,12 +48,12 @@ class Lied(MaskedWorld):
             raw = honest(client_id, run, round_id, step)
             if (round_id, step) != (LIE, at):
                 return raw
-            everybody = sorted(member.client_id for member in self.epoch.roster.members)
+            all_clients = sorted(member.client_id for member in self.epoch.roster.members)
             if step == "shares":
                 keys = key_list_from_bytes(raw).keys
                 return KEY_LIST.to_bytes(KeyList(tuple(k for k in keys if k.client_id != out)))
-            left = unpack(raw, len(everybody)) - {everybody.index(out)}
-            return pack(left, len(everybody))
+            left = unpack(raw, len(all_clients)) - {all_clients.index(out)}
+            return pack(left, len(all_clients))
 
         self.link.masks = masks  # type: ignore[method-assign]
 
@@ -135,7 +135,7 @@ def test_users_stop_at_their_cap_and_the_noise_goes_on(tmp_path, mechanism_name)
     assert world.app().run().version == 2
     assert rounds_of(world) == [1] * len(USERS)
     noise = world.of_client(2)[world.layout.change_slice][world.layout.noisy]
-    # Nobody took part: all of it is this client's share, whose law tests of noise compare.
+    # No client took part: all of it is this client's share, whose law tests of noise compare.
     scale = mechanism(world).share
     assert np.count_nonzero(noise) > 0.9 * noise.size
     assert scale / 4 < np.abs(noise).mean() < 4 * scale
@@ -312,7 +312,7 @@ def test_a_newcomer_is_told_that_it_waits_for_others(tmp_path):
     assert told.detail.endswith("2 more have to join")
 
 
-def test_a_pause_that_somebody_wrote_over_the_signed_word(tmp_path):
+def test_a_pause_written_over_the_signed_word(tmp_path):
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     round_ = world.honest_round()
     published = world.publish(round_)

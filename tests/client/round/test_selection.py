@@ -113,7 +113,7 @@ def next_round(world):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"n_rows": 12}, {"rows_digest": b"x" * 32}])
-def test_a_round_in_which_somebody_covers_other_rows_is_not_opened(tmp_path, changes):
+def test_a_round_in_which_a_client_covers_other_rows_is_not_opened(tmp_path, changes):
     world = AuthorityWorld(tmp_path, protection="bfv", **FEW)
     round_ = next_round(world)
     puppet = world.puppets[0]
@@ -168,7 +168,7 @@ def test_a_late_joiner_learns_the_rows_from_a_snapshot(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_nobody_can_train_ends_with_the_coordinators_reason(tmp_path):
+def test_a_plan_that_no_client_can_train_ends_with_the_coordinators_reason(tmp_path):
     """A client follows such a count, too: the coordinator ends the run and says why."""
     world = World(
         tmp_path,
@@ -216,6 +216,6 @@ def test_it_is_fair_and_depends_on_everything():
         assert abs((drawn & other).mean() - 0.09) < 0.02
 
 
-def test_everybody_takes_part_at_one():
+def test_every_client_takes_part_at_one():
     assert select_users(b"", "run", RoundId(1), USERS, 1.0).all()
     assert select_users(b"a" * 32, "run", RoundId(1), [], 0.5).dtype == np.bool_

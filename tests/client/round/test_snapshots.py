@@ -95,8 +95,8 @@ def of_rows_beyond_all_numbers(world):
     return sealed_snapshot(world, 3, save(arrays))
 
 
-def of_rows_that_nobody_trains(world):
-    """The first version's rows, which nobody sends: whoever takes them has no word for them."""
+def of_rows_that_no_client_trains(world):
+    """The first version's rows, which no client sends: whoever takes them has no word for them."""
     return sealed_snapshot(world, 3, world.shared[3].to_bytes())
 
 
@@ -141,7 +141,7 @@ BAD = {
     of_other_rows: "has separate rows for other items",
     of_whole_tables_beside_a_list_of_rows: "has separate rows of [], not of ['item_embedding']",
     of_rows_beyond_all_numbers: "not in the order of the catalogue",
-    of_rows_that_nobody_trains: "it has the initial rows",
+    of_rows_that_no_client_trains: "it has the initial rows",
     that_does_not_open: "",
     of_another_round: "",
     that_is_empty: "",

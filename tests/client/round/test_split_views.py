@@ -147,7 +147,7 @@ def test_a_round_that_others_agreed_on_otherwise(tmp_path):
     assert told(world) == [("split_view", "split_view")]
 
 
-def test_nobody_is_named_where_all_is_well(tmp_path):
+def test_no_client_is_named_where_all_is_well(tmp_path):
     world = MaskedWorld(tmp_path)
     for number, kind in enumerate(("count", "train", "evaluate"), 1):
         world.then(number, kind)
@@ -237,7 +237,7 @@ def test_guests_make_no_sum(tmp_path, key):
 
 
 @pytest.mark.slow
-def test_nobody_applies_a_round_over_half_a_cell(tmp_path):
+def test_no_client_applies_a_round_over_half_a_cell(tmp_path):
     """Coordinator and authority may have agreed on it; the clients tell."""
     world = Waiting(tmp_path, n_puppets=5)
     round_ = world.open(1)
@@ -275,7 +275,7 @@ def test_who_is_left_out_with_its_cell_rolls_back(tmp_path):
 
 @pytest.mark.slow
 def test_a_world_without_cells_has_no_such_rule(tmp_path):
-    """The papers' protocol: everybody is taken to be honest but curious."""
+    """The papers' protocol: every client is taken to be honest but curious."""
     world = World(tmp_path, n_puppets=4)
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[1:])
@@ -301,7 +301,7 @@ def enrolled(world):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protection", ["bfv", "paillier"])
-def test_what_a_member_holds_opens_nobodys_update(tmp_path, protection):
+def test_what_a_member_holds_opens_no_clients_update(tmp_path, protection):
     """All that the epoch gives it, with another member's ciphertext and its own code changed."""
     world = AuthorityWorld(tmp_path, protection=protection)
     _, secrets = open_epoch(
@@ -356,7 +356,7 @@ def by_another_authority(world, round_):
     return replace(honest, signature=Identity.create("another").sign(honest.statement()))
 
 
-def nobody(world, round_):
+def by_no_party(world, round_):
     return None
 
 
@@ -367,8 +367,10 @@ def about_another_model(world, round_):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("said", [by_a_member, by_another_authority, nobody, about_another_model])
-def test_nobody_elses_word_is_believed(world, said):
+@pytest.mark.parametrize(
+    "said", [by_a_member, by_another_authority, by_no_party, about_another_model]
+)
+def test_no_other_partys_word_is_believed(world, said):
     round_ = world.honest_round()
     published: PublishedRound = world.publish(round_)
     round_.published = replace(published, statement=said(world, round_))
@@ -396,7 +398,7 @@ def test_a_roster_whose_members_hold_the_key(world):
 
 
 @pytest.mark.slow
-def test_a_roster_with_a_revealer_nobody_agreed_to(tmp_path):
+def test_a_roster_with_a_revealer_that_was_not_agreed_to(tmp_path):
     world = World(tmp_path)
     world.epoch = world.make_epoch(revealer=Identity.create("authority").public)
     with pytest.raises(KeysError, match="key holder 'authority' instead of 'members'"):

@@ -91,7 +91,7 @@ def test_every_update_has_one_size(tmp_path):
     assert len(sizes) == 1
 
 
-def test_a_coin_that_chose_nobody_uploads_zeros(tmp_path):
+def test_a_coin_that_chose_no_client_uploads_zeros(tmp_path):
     world = World(tmp_path, protection="none", rounds={"user_fraction": 1e-9})
     world.whole_round(1)
     world.app().run()
@@ -134,7 +134,7 @@ class Attack:
     """What the last of four members does to its vector, and the others' as it needs them.
 
     Attributes:
-        moves: by how much the row moves where nobody checks.
+        moves: by how much the row moves without checks.
         said: what is said of the sum.
     """
 
@@ -204,7 +204,7 @@ def spoilt(world, attack, monkeypatch):
 
 
 def moved_unchecked(world, round_):
-    """Return how far the row moves where nobody checks the sum."""
+    """Return how far the row moves if the sum is not checked."""
     before = world.shared[round_.base].tensors["item_embedding"][ROW, 0]
     total = sum(world.vector(n, round_) for n in range(N_PUPPETS))
     after = world.learner.server.apply("train", round_.number, world.shared[round_.base], total)

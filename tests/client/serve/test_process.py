@@ -129,7 +129,7 @@ def test_whoever_read_the_address_is_answered(silo):
 
 
 def test_from_an_empty_folder_to_the_second_version(silo):
-    # The coordinator named in the settings answers nobody.
+    # The coordinator named in the settings does not answer.
     with serving(silo) as server:
         assert server.address.startswith("http://127.0.0.1:")
         status, said = server.ask(f"/v1/recommend?user={silo.user}")
@@ -159,7 +159,7 @@ def test_from_an_empty_folder_to_the_second_version(silo):
     assert "Traceback" not in err
 
 
-def test_ctrl_c_ends_it_though_somebody_is_connected(silo):
+def test_ctrl_c_ends_it_though_a_caller_is_connected(silo):
     silo.publish(3)
     with serving(silo) as server:
         server.until(3)

@@ -54,7 +54,7 @@ def test_what_was_seen_is_left_out_unless_asked_for(application, published, know
     assert had & set(ask(application, "/v1/recommend", query=everything).ids)
 
 
-def test_somebody_new_is_folded_in(application, known):
+def test_a_new_user_is_folded_in(application, known):
     history = known.history_of(known.user_ids[2])[:4]
     answer = ask(application, "/v1/recommend", body={"history": history, "n": 6})
     ids, scores = known.recommend_vector(known.fold_in(history), 6, exclude=history)

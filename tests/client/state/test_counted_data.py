@@ -215,7 +215,7 @@ def test_a_catalogue_that_grew_moves_rows_and_no_counts(tmp_path):
         user: [row_of[ITEMS[row]] for row in rows if row != 2] for user, rows in before.items()
     }
     wanted = [0, *(n for row, n in reversed(list(enumerate(counts_of(before)))) if row != 2)]
-    # Who held the item that is gone differs, and nobody else: too few of them.
+    # Who held the item that is gone differs, and no other client: too few of them.
     assert 0 < sum(2 in rows for rows in before.values()) < 10
     assert client.counts(moved) == wanted
     assert np.array_equal(
@@ -238,7 +238,7 @@ def test_after_counts_alone_what_more_is_wanted_fits_them(tmp_path):
     assert np.array_equal(found, elsewhere.sends("train", unchanged))
 
 
-def test_under_noise_nobody_is_counted(tmp_path):
+def test_under_noise_no_client_is_counted(tmp_path):
     client = Client(tmp_path)
     before = people(0, 14)
     learner = Learner(
@@ -316,15 +316,15 @@ def test_it_is_kept_as_it_is_and_nothing_else_is_read():
 
 
 def test_a_floor_of_a_run_never_falls_in_it(tmp_path):
-    client, everybody = Client(tmp_path, "ease", floor=3), people(0, 14)
-    floored = [count if count >= 3 else 0 for count in counts_of(everybody)]
-    assert client.counts(everybody) == floored != counts_of(everybody)
+    client, all_users = Client(tmp_path, "ease", floor=3), people(0, 14)
+    floored = [count if count >= 3 else 0 for count in counts_of(all_users)]
+    assert client.counts(all_users) == floored != counts_of(all_users)
     client.floor = 1
-    assert client.counts(everybody) == floored
+    assert client.counts(all_users) == floored
     client.floor = 4
-    assert client.counts(everybody) == [count if count >= 4 else 0 for count in floored]
+    assert client.counts(all_users) == [count if count >= 4 else 0 for count in floored]
     client.run, client.floor = "second", 1
-    assert client.counts(everybody) == counts_of(everybody)
+    assert client.counts(all_users) == counts_of(all_users)
 
 
 USERS = tuple(map(UserId, ("ann", "bob", "cid")))

@@ -83,7 +83,7 @@ def test_the_elbow_of_the_specification():
     assert group(np.array([1.0, 8.5, 10.0, 2.0, 9.0]), 2).tolist() == [2, 4, 1]
 
 
-def test_an_elbow_of_nobody_else_is_the_user_alone():
+def test_an_elbow_of_no_other_user_is_the_user_alone():
     assert group(np.array([5.0]), 0).tolist() == [0]
     assert group(np.array([5.0, 5.0, 5.0]), 1).tolist() == [1]
     assert group(np.array([3.0, 1.0]), 0).tolist() == [0]

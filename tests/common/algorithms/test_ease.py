@@ -43,7 +43,7 @@ def weights_of(learner, shared):
 
 HISTORIES = ([0, 1], [0, 1], [0, 2])
 # G + I of items 0, 1, 2 is [[4, 2, 1], [2, 3, 0], [1, 0, 2]] with the determinant 13, and its
-# inverse [[6, -4, -3], [-4, 7, 2], [-3, 2, 8]] / 13. Nobody holds item 3.
+# inverse [[6, -4, -3], [-4, 7, 2], [-3, 2, 8]] / 13. No user holds item 3.
 WEIGHTS = [[0, 4 / 7, 3 / 8], [4 / 6, 0, -2 / 8], [3 / 6, -2 / 7, 0]]
 
 
@@ -195,13 +195,13 @@ def test_the_weights_do_not_depend_on_threads():
 
 
 def test_counts_of_no_set_of_users_give_no_model():
-    everybody = np.ones(3)
+    all_equal = np.ones(3)
     # Items 0 and 1 and items 1 and 2 always together, but never 0 and 2.
     assert np.linalg.eigvalsh([[1, 1, 0], [1, 1, 1], [0, 1, 1]])[0] < -0.4
     with pytest.raises(TrainingError, match="No set of users has these pair counts") as caught:
-        item_weights(np.array([1.0, 0.0, 1.0]), everybody, np.arange(3), 0.1)
+        item_weights(np.array([1.0, 0.0, 1.0]), all_equal, np.arange(3), 0.1)
     assert "rounds.minimum_clients" in caught.value.remedy
-    assert np.isfinite(item_weights(np.array([1.0, 0.0, 1.0]), everybody, np.arange(3), 1.0)).all()
+    assert np.isfinite(item_weights(np.array([1.0, 0.0, 1.0]), all_equal, np.arange(3), 1.0)).all()
 
 
 @pytest.mark.parametrize(

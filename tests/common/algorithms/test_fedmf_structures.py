@@ -56,9 +56,9 @@ def change_of(learner, part):
 
 
 @pytest.mark.parametrize("rank", [1, 4, 6])
-def test_scolr_in_which_everybody_trains_all_rows_is_colr(users, rank, monkeypatch):
+def test_scolr_in_which_every_user_trains_all_rows_is_colr(users, rank, monkeypatch):
     if rank > 1:
-        # At rank 1 there is one row, and everybody trains it.
+        # At rank 1 there is one row, and every user trains it.
         def everything(self, seed, round_id, user_keys, party_key):
             return torch.ones((len(user_keys), self.rank))
 
@@ -166,7 +166,7 @@ def test_a_clients_sum_stays_in_the_range_of_its_users_and_says_what_was_clipped
 
 @pytest.mark.parametrize("compress", ["user", "client"])
 @pytest.mark.parametrize("update", STRUCTURES, ids=IDS)
-def test_nobodys_vector_is_shorter_or_longer(users, update, compress):
+def test_no_users_vector_is_shorter_or_longer(users, update, compress):
     learner = learner_of(update | {"compress": compress, "subset": compress})
     lengths = {
         len(contribution(learner, some).vector)
@@ -179,7 +179,7 @@ def test_nobodys_vector_is_shorter_or_longer(users, update, compress):
 
 
 @pytest.mark.parametrize("update", [SVD, TOPK], ids=["svd", "topk"])
-def test_the_mean_is_compressed_again_with_the_same_bits_for_everybody(users, update):
+def test_the_mean_is_compressed_again_with_the_same_bits_for_every_user(users, update):
     learner, other = learner_of(update), learner_of(update)
     part = contribution(learner, users)
     before = learner.server.initial_shared()

@@ -64,7 +64,7 @@ def test_rows_are_divided_by_those_who_touched_them_or_by_all(aggregation, mean)
     assert np.array_equal(after["weight_1"], start.tensors["weight_1"])
 
 
-def test_everybody_starts_from_one_network_and_a_vector_of_its_own(users):
+def test_every_user_starts_from_one_network_and_a_vector_of_its_own(users):
     _, shared, private = states_of(plan_of(algorithm={"dim": 32}), users)
     assert shared.tensors["item_embedding"].std() == pytest.approx(1.0, abs=0.1)
     vectors = private.tensors["user_embedding"]
@@ -123,7 +123,7 @@ def test_values_outside_the_public_range_are_clipped_and_counted(users):
             assert np.abs(sums).max() <= most
 
 
-def test_it_has_no_low_rank_form_and_folds_nobody_in(users):
+def test_it_has_no_low_rank_form_and_folds_no_user_in(users):
     (sentence,) = check_plan(plan_of(update={"structure": "colr"}))
     assert 'update.structure = "dense"' in sentence
     learner, shared, _ = states_of(plan_of(), users)

@@ -64,20 +64,22 @@ def test_steps_fall_with_published_rounds_and_not_with_the_rounds_number(users):
     for number in (2, 3, 9):
         ((step,),) = learner.server.algorithm.phases({"published": float(shared.trained)})[0].steps
         rates.append(step.rates["item_embedding"])
-        # A round that nobody publishes is trained, and leaves nothing behind.
+        # A round that is not published is trained, and leaves nothing behind.
         learner.contribute("train", number + 100, shared, users, private)
         part = learner.contribute("train", number, shared, users, private)
         shared, private = learner.server.apply("train", number, shared, part.vector), part.private
     assert rates == pytest.approx([4.0, 4.0 * 0.97, 4.0 * 0.97**2], rel=1e-12)
     assert (shared.trained, shared.number) == (3, 5)
-    start = learner.server.algorithm.start(shared, np.arange(N_ITEMS), 5, torch.device("cpu"))
+    start = learner.server.algorithm.derived.start(
+        shared, np.arange(N_ITEMS), 5, torch.device("cpu")
+    )
     assert start.scalars == {"published": 3.0}
 
 
 def test_what_untouched_rows_shrink_by():
     """By hand: rates 4, 2, 1 and decay .05 leave .8, .8 x .9 and .8 x .9 x .95."""
     learner = learner_of(weight_decay=0.05, batch_decay=0.5, local_epochs=3, batch_size=1000)
-    start = learner.server.algorithm.start(
+    start = learner.server.algorithm.derived.start(
         learner.server.initial_shared(), np.arange(N_ITEMS), 2, torch.device("cpu"), torch.float64
     )
     found = shrinking(learner.server.algorithm, start)
@@ -98,14 +100,14 @@ def test_what_untouched_rows_shrink_by_in_a_subspace():
     update = {"structure": "colr", "rank": 1}
     settings = {"weight_decay": 0.05, "batch_decay": 0.5, "local_epochs": 2, "batch_size": 1000}
     learner = Learner(plan_of(update, tables="shared", dim=2, **settings), N_ITEMS, device="cpu")
-    start = learner.server.algorithm.start(
+    start = learner.server.algorithm.derived.start(
         learner.server.initial_shared(), np.arange(N_ITEMS), 2, torch.device("cpu"), torch.float64
     )
     found = shrinking(learner.server.algorithm, start)["item_embedding"]
     assert found.numpy() == pytest.approx([0, -0.2828427, 0.7171573 * 0.8585786 - 1], abs=1e-7)
 
 
-def test_rows_that_nobody_holds_or_draws_shrink_as_everybody_s(users):
+def test_rows_that_no_user_holds_or_draws_shrink_as_all_others(users):
     """One user alone, whose few samples leave most rows untouched."""
     learner = learner_of(
         weight_decay=0.05, batch_decay=0.5, local_epochs=3, batch_size=1000, tolerance=0.0
@@ -122,7 +124,7 @@ def test_rows_that_nobody_holds_or_draws_shrink_as_everybody_s(users):
         assert N_ITEMS - 35 <= untouched.sum() < N_ITEMS - 5
 
 
-def test_everybody_starts_from_one_own_table_and_one_head(users):
+def test_every_user_starts_from_one_own_table_and_one_head(users):
     learner = learner_of()
     private = learner.local.initial_private(users).tensors
     for values in private.values():
@@ -212,7 +214,7 @@ def test_a_history_is_folded_into_a_head_where_there_is_one_table(users):
 
 
 def test_noise_in_the_gradient_has_its_size_on_every_row(users):
-    """One step of everybody: a value's sum over 12 users has deviation rate z tau sqrt(12)."""
+    """One step of every user: a value's sum over 12 users has deviation rate z tau sqrt(12)."""
     plain = {"local_epochs": 1, "batch_size": 1000, "weight_decay": 0.0, "dim": 16}
     noisy = plain | {"noise_where": "grad", "noise_clip": 0.5, "noise_multiplier": 0.4}
     changes = []
@@ -237,7 +239,7 @@ def test_noise_on_uploads_clips_the_whole_change(users):
     step = learner.server.layout.tensors[0].step
     change = learner.server.layout.changes_of(part.vector)["item_embedding"] * step
     assert 1e-3 < np.linalg.norm(change) <= 12e-3
-    # Own tables are nobody else's, and move as they would; noise needs the trainer.
+    # Own tables are no other user's, and move as they would; noise needs the trainer.
     plan = plan_of().model_copy(update={"training": TrainingSettings(accelerated=False)})
     exact = Learner(plan, N_ITEMS, device="cpu").contribute("train", 2, shared, users, private)
     for name, values in exact.private.tensors.items():

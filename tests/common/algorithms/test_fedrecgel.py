@@ -281,7 +281,9 @@ def test_moments_are_neither_sent_nor_exported_nor_trained(users):
     assert not moments & set(algorithm.scoring)
     assert not moments & set(algorithm.serving(shared, np.arange(N_ITEMS)))
     active = np.arange(N_ITEMS)
-    assert not moments & set(algorithm.start(shared, active, 2, learner.local.device).shared)
+    assert not moments & set(
+        algorithm.derived.start(shared, active, 2, learner.local.device).shared
+    )
     # And what they are has no say in what users do.
     part = learner.contribute("train", 2, shared, users, private)
     spoilt = shared.with_tensors(
@@ -313,7 +315,7 @@ def test_shapes_and_first_values_are_the_published_ones():
     plan = plan_of(algorithm={"dim": 32, "batch_size": 128})
     algorithm = algorithm_of(plan, 500)
     assert sum(t.size for t in algorithm.tensors if t.signed) == 160 * 500 + 43297
-    shared = algorithm.initial_shared().tensors
+    shared = algorithm.derived.initial_shared().tensors
     shapes = [(128, 256), (64, 128), (32, 64), (1, 64)]
     assert [shared[f"weight_{layer}"].shape for layer in (1, 2, 3, 4)] == shapes
     assert not any(shared[f"bias_{layer}"].any() for layer in (1, 2, 3, 4))
@@ -323,7 +325,7 @@ def test_shapes_and_first_values_are_the_published_ones():
     for layer, width in enumerate(widths, start=1):
         largest = np.abs(shared[f"weight_{layer}"]).max()
         assert 0.93 * width < largest <= width
-    own = algorithm.initial_private(np.arange(300)).tensors
+    own = algorithm.derived.initial_private(np.arange(300)).tensors
     assert own["user_embedding"].shape == (300, 160)
     assert own["user_embedding"].std() == pytest.approx(0.01, rel=0.02)
 
@@ -360,7 +362,7 @@ def test_scores_are_those_of_the_network(users, n_hidden):
 # What is refused.
 
 
-def test_it_has_no_low_rank_form_and_folds_nobody_in(users):
+def test_it_has_no_low_rank_form_and_folds_no_user_in(users):
     (sentence,) = check_plan(plan_of(update={"structure": "colr"}))
     assert "rotated coordinates" in sentence and 'update.structure = "dense"' in sentence
     learner, shared, _ = states_of(plan_of(), users)

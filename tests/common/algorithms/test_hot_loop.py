@@ -47,7 +47,7 @@ def watched_fits(plan, users, monkeypatch):
     party = Party.of(plan, users)
     learner, algorithm = party.learner, party.algorithm
     cohort = learner.local.cohort(party.shared, users)
-    start = algorithm.start(party.shared, cohort.active, 5, learner.local.device)
+    start = algorithm.derived.start(party.shared, cohort.active, 5, learner.local.device)
     fit = fit_of(algorithm, start, empty_sums(learner, party.shared), None)
     private = party.fresh(party.private)
     guard = DeviceGuard()

@@ -186,12 +186,12 @@ def test_without_noise_it_is_ease_of_the_pairs_that_rise_above_the_edge(data, mo
 
 def test_noise_alone_is_no_information():
     learner = learner_of(80, rounds={"total": 2}, privacy={"epsilon": 1.0})
-    nobody = split_of([[0]]).select(np.array([], dtype=np.int64))
+    no_users = split_of([[0]]).select(np.array([], dtype=np.int64))
     server = learner.server
     shared = server.initial_shared()
-    private = learner.local.initial_private(nobody)
+    private = learner.local.initial_private(no_users)
     for number, kind in enumerate(("count", "train", "train"), 1):
-        vector = learner.contribute(kind, number, shared, nobody, private).vector
+        vector = learner.contribute(kind, number, shared, no_users, private).vector
         if kind == "train":
             vector = server.layout.add_noise(vector, 3)
         shared = server.apply(kind, number, shared, vector)

@@ -63,7 +63,7 @@ def test_the_server_averages_over_all_participants():
     )
 
 
-def test_everybody_starts_from_one_table_and_one_head(users):
+def test_every_user_starts_from_one_table_and_one_head(users):
     learner, shared, private = states_of(plan_of(algorithm={"dim": 32}), users)
     table = shared.tensors["item_embedding"]
     assert abs(table.mean()) < 0.1 and table.std() == pytest.approx(1.0, abs=0.1)
@@ -73,7 +73,7 @@ def test_everybody_starts_from_one_table_and_one_head(users):
     assert (heads == heads[0]).all() and (biases == biases[0]).all()
     expected = table @ heads[0] + biases[0]
     assert private.tensors["personal_scores"] == pytest.approx(np.tile(expected, (23, 1)), abs=1e-5)
-    # Nobody has trained: the first measurement does not depend on where the scores come from.
+    # No user has trained: the first measurement does not depend on where the scores come from.
     bare = Learner(plan_of(algorithm={"dim": 32, "personal_items": False}), N_ITEMS, device="cpu")
     ((_, kept),) = learner.local.score_blocks(shared, users, private)
     ((_, made),) = bare.local.score_blocks(shared, users, bare.local.initial_private(users))

@@ -305,7 +305,7 @@ def test_a_problem_of_the_base_is_told_once_with_the_settings_as_written(changes
     assert sentence.endswith("algorithm.base.item_rate_scale or algorithm.base.learning_rate.")
 
 
-def test_somebody_new_is_scored_with_the_published_table():
+def test_a_new_user_is_scored_with_the_published_table():
     algorithm = algorithm_of(plan_of("fedmf"), 3)
     serving = {"item_embedding": np.array([[1, 0], [0, 2], [1, 1]], dtype=np.float32)}
     found = algorithm.preferences(serving, {"user_embedding": np.array([3, 1], dtype=np.float32)})

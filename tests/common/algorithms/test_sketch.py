@@ -56,7 +56,7 @@ def test_three_users_and_four_items_by_hand():
 
     G + I of items 0, 1, 2 is [[4, 2, 1], [2, 3, 0], [1, 0, 2]] with the determinant 13, and its
     inverse [[6, -4, -3], [-4, 7, 2], [-3, 2, 8]] / 13: B is [[0, 4/7, 3/8], [4/6, 0, -2/8],
-    [3/6, -2/7, 0]]. Nobody holds item 3.
+    [3/6, -2/7, 0]]. No user holds item 3.
     """
     learner = Learner(plan_of(2), 4, device="cpu")
     users = split_of(HISTORIES)
@@ -203,7 +203,7 @@ def test_the_choice_is_the_best_candidate_on_validation(users):
     assert not list(learner.server.algorithm.candidates(chosen))
 
 
-def test_settings_win_where_nobody_has_a_validation_item():
+def test_settings_win_where_no_user_has_a_validation_item():
     learner = Learner(plan_of(3), 4, device="cpu")
     *_, chosen = versions(learner, [split_of(HISTORIES)])
     assert float(chosen.kept["choice"]) == 0.0
@@ -363,7 +363,7 @@ def test_under_noise_histories_have_one_length(users, histories):
 
 
 @pytest.mark.parametrize("clip", [1.0, 0.125])
-def test_nobody_moves_a_sum_by_more_than_the_clip(users, clip):
+def test_no_user_moves_a_sum_by_more_than_the_clip(users, clip):
     learner = private_learner(clip=clip)
     bound, size = learner.server.layout.mechanism.bound, 80 * 12
     assert bound == clip * 2**20
@@ -385,11 +385,11 @@ def test_nobody_moves_a_sum_by_more_than_the_clip(users, clip):
 
 def test_what_noise_alone_makes_counts_for_nothing(users):
     learner = private_learner(epsilon=1.0)
-    nobody = split_of([[0]]).select(np.array([], dtype=np.int64))
+    no_users = split_of([[0]]).select(np.array([], dtype=np.int64))
     shared = learner.server.initial_shared()
     for round_id, kind in ((1, "count"), (2, "train"), (3, "train")):
-        private = learner.local.initial_private(nobody)
-        vector = learner.contribute(kind, round_id, shared, nobody, private).vector
+        private = learner.local.initial_private(no_users)
+        vector = learner.contribute(kind, round_id, shared, no_users, private).vector
         if kind == "train":
             vector = learner.server.layout.add_noise(vector, 3)
         shared = learner.server.apply(kind, round_id, shared, vector)

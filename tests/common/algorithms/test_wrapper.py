@@ -81,7 +81,7 @@ def test_what_cannot_be_wrapped_is_refused_with_the_settings(base, words):
 
 
 def test_a_client_agrees_to_the_whole_base():
-    """Fewer negatives inside are less cover, so that they are nobody else's to choose."""
+    """Fewer negatives inside are less cover, so that they are no other user's to choose."""
     ours, theirs = plan_of(), plan_of(FILE.replace("positive = 3", "positive = 1"))
     (difference,) = plan_differences(ours, theirs)
     assert difference.key == "algorithm.base.negatives_per_positive"

@@ -106,9 +106,9 @@ def test_users_are_counted_where_the_data_is(fedrec, settings_file):
     assert "maximum_users = 20, but data.path has 24 users" in warning
     assert "Set it to 64" in warning
     few = ("--set", "federation.maximum_users=20", "--set", "data.minimum_interactions=1000")
-    nobody = fedrec("check", settings_file, "--json", *few)
-    assert nobody.code == 2
-    assert "none reach 1000 interactions" in nobody.json["message"]
+    none_left = fedrec("check", settings_file, "--json", *few)
+    assert none_left.code == 2
+    assert "none reach 1000 interactions" in none_left.json["message"]
 
 
 def test_data_on_another_machine_is_a_warning(fedrec, settings_file, interactions_file):

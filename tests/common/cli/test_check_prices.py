@@ -105,7 +105,7 @@ def test_under_noise_all_rows_travel_whatever_is_held():
     assert found.facts["n_rows"] == 1_000 and "expected" not in found.parts
 
 
-def test_without_encryption_nobody_reveals():
+def test_without_encryption_no_party_reveals():
     plan = plan_of(protection={"name": "none"})
     found = price(plan, n_items=100)
     assert found.authority_bytes == 0

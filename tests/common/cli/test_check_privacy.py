@@ -4,7 +4,7 @@ import pytest
 from command import sets
 from world.plans import check_plan, plan_of
 
-from fedrec.plan.privacy import privacy_price, privacy_warnings
+from fedrec.plan.privacy import few_clients_warnings, privacy_price, privacy_warnings
 from fedrec.plan.schema import Plan
 
 NOISY = {"mechanism": "gaussian", "noise_multiplier": 4.0, "rounds_per_user": 5, "clip": 0.5}
@@ -76,6 +76,14 @@ def test_a_client_that_opens_single_updates_meets_one_share(name, key_holder, op
     assert any("can open single updates" in text for text in privacy_warnings(plan, 0)) is opened
     rows = dict(found.rows)
     assert ("which they can open" in rows["and one client with it"]) is opened
+
+
+@pytest.mark.parametrize("clients, word", [(1, "knows its own sum"), (2, "may collude"), (3, "")])
+def test_too_few_clients_for_the_noise_are_warned_of(clients, word):
+    plan = plan_of(privacy=NOISY)
+    found = privacy_warnings(plan, 0, clients)
+    assert any(word in text and "needs 3 clients" in text for text in found) is bool(word)
+    assert few_clients_warnings(plan_of(), clients) == []
 
 
 def test_whole_noise_of_each_client_needs_no_other():

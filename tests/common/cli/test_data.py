@@ -102,9 +102,7 @@ def test_describe_says_how_it_read_a_file_and_what_it_ignored(fedrec, tmp_path):
         ),
     ],
 )  # fmt: skip
-def test_a_column_of_times_that_nobody_named_is_proposed(
-    fedrec, tmp_path, written, proposed, times
-):
+def test_a_column_of_times_without_a_name_is_proposed(fedrec, tmp_path, written, proposed, times):
     path = tmp_path / "when.csv"
     path.write_text(DAYS.format(*(written.format(day) for day in (1, 2, 3))))
     flags = shlex.split(proposed)

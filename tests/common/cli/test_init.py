@@ -52,7 +52,7 @@ def test_without_a_catalogue_it_says_how_to_make_one(fedrec, tmp_path, interacti
 
 
 def test_an_address_stands_in_one_place(fedrec, tmp_path):
-    """Kits have everybody's own sections; by hand they follow the address."""
+    """Kits have every client's own sections; by hand they follow the address."""
     kits, by_hand = tmp_path / "kits.toml", tmp_path / "by-hand.toml"
     address = "fedrec.example:27447"
     out = fedrec("init", kits, "--clients", "a,b,c", "--address", address).out
@@ -118,7 +118,7 @@ def test_auto_proposes_from_the_datas_shape_and_says_why(
     assert found["algorithm"] == "sketch"
     assert "12.0 interactions" in found["reasons"][0]
     text = path.read_text(encoding="utf-8")
-    assert "dim = 64" in text
+    assert "dim = 8" in text
     assert "# 12 of 12 items have enough users" in text
     assert found["reasons"][-1] == "Validation has shown it."
     assert load_settings(path, environ={}).client.tail

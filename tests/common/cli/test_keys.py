@@ -120,7 +120,7 @@ def test_an_epoch_for_changed_settings(fedrec, settings_file, keys):
     after = KeyEpoch.load(keys / "epoch.json").roster
     assert after.protection_fingerprint != before.protection_fingerprint
     assert after.partition == before.partition
-    # Sums of the present cells were opened, so that nobody may be summed otherwise.
+    # Sums of the present cells were opened, so that no client may be summed otherwise.
     for old, new in (
         ("minimum_summands = 3", "minimum_summands = 4"),
         ('key_holder = "authority"', 'key_holder = "members"'),

@@ -281,7 +281,7 @@ def test_an_operators_file_that_does_not_fit_is_named(fedrec, admin, tmp_path):
         assert refused.code == 5 and "--operator" in refused.err
 
 
-def test_nobody_answers_or_somebody_of_another_federation(fedrec, call, tmp_path):
+def test_no_answer_or_one_of_another_federation(fedrec, call, tmp_path):
     """gRPC has nothing to say on the terminal, and the remedy is about what an operator gave."""
     write_secret(tmp_path / "theirs.pem", credentials("operator", of="theirs").to_pem())
     for command, told in (

@@ -51,9 +51,7 @@ def test_it_needs_something_to_go_on_with(fedrec, settings_file, tmp_path, comma
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_simulation_goes_on_elsewhere_on_somebody_s_word(
-    fedrec, stopped, interactions_file, monkeypatch
-):
+def test_a_simulation_goes_on_elsewhere_if_asked(fedrec, stopped, interactions_file, monkeypatch):
     again = ("simulate", stopped / "resolved.toml", "--resume", stopped)
     before = contents(stopped)
     monkeypatch.setenv(OTHER, "Prescott")
@@ -96,9 +94,7 @@ def test_a_folder_of_another_format_is_refused_by_its_number(fedrec, stopped, nu
     assert contents(stopped) == before
 
 
-def test_an_evaluation_goes_on_elsewhere_on_somebody_s_word(
-    fedrec, settings_file, tmp_path, monkeypatch
-):
+def test_an_evaluation_goes_on_elsewhere_if_asked(fedrec, settings_file, tmp_path, monkeypatch):
     out = tmp_path / "results"
     asked = ("--protocols", "full", "--seeds", "7,", "--no-references")
     assert fedrec("evaluate", settings_file, *asked, "--out", out, *SETTINGS).code == 0

@@ -38,7 +38,7 @@ def test_by_hand():
     assert found.never_trained == pytest.approx((2 / 4 + 1 / 4) / 2)
 
 
-def test_nobody_has_a_test_item():
+def test_no_user_has_a_test_item():
     assert chance_of(split_of([("a", "x")], ["x", "y"]), np.arange(2), n_items=2, at=1) is None
 
 

@@ -71,7 +71,7 @@ def test_tables_of_a_model_shared_and_own():
 
 def test_what_an_optimiser_keeps_of_a_table_is_no_table():
     algorithm = algorithm_of(Plan(algorithm=FedRecGELSettings(dim=2, hidden_layers=1)), 3)
-    shared = algorithm.initial_shared().tensors
+    shared = algorithm.derived.initial_shared().tensors
     assert shared["item_embedding_mean"].shape == shared["item_embedding"].shape
     found = diagnose(algorithm, shared, {}, np.arange(3))
     assert [each.table for each in found] == ["item_embedding"]

@@ -29,7 +29,7 @@ def formula(users, n_items, **changes):
     return no_learning_rates(users, active, n_items=n_items, **values)
 
 
-def test_who_was_never_drawn_ties_with_everybody():
+def test_who_was_never_drawn_ties_with_every_user():
     """With hardly any draw 99 candidates tie: 10 of 100 places are hits."""
     found = formula(two_users(10**6), 10**6)
     assert found.users == 2

@@ -149,7 +149,7 @@ def test_scores_of_some_items_rank_as_those_of_all_with_nothing_for_the_others(p
     assert not np.isin(held, columns).all()
 
 
-def test_one_row_of_scores_for_everybody_ranks_as_its_copies():
+def test_one_row_of_scores_for_every_user_ranks_as_its_copies():
     data = generate(n_users=40, n_items=150, n_clusters=3, interactions_per_user=8, seed=3)
     users = leave_one_out(data.interactions, data.catalogue)
     row = torch.from_numpy(np.random.default_rng(2).integers(0, 9, 150)).to(torch.float64)

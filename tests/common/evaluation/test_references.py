@@ -55,7 +55,7 @@ LONGEST = {"cofedrec", "fedrecgel", "gpfedrec", "perfedrec", "pfedgraph"}
 
 
 def structureless(protocol, algorithm="fedmf", seed=11, rounds=40):
-    """Nobody can learn anything here; whoever beats chance was told the answer."""
+    """No user can learn anything here; whoever beats chance was told the answer."""
     data = generate(
         n_users=60, n_items=500, n_clusters=1, interactions_per_user=42, noise=1.0, seed=seed
     )

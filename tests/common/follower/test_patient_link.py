@@ -123,7 +123,7 @@ def test_what_does_not_pass_is_raised(world, error, tries):
 
 
 def test_an_upload_that_was_cut_goes_on_after_a_long_outage(world):
-    """Nine calls that nobody answers, and four of whose bytes some are missing."""
+    """Nine unanswered calls, and four of whose bytes some are missing."""
     left: list[FedrecError] = [Unreachable("no answer")] * 9 + [CorruptUpload("cut")] * 4
 
     def fail(name: str) -> None:

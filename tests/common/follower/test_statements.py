@@ -48,7 +48,7 @@ def test_its_digest_is_of_all_of_it():
     assert len(covered) == len(others)
 
 
-def test_later_ones_may_follow_what_nobody_heard_of():
+def test_later_ones_may_follow_an_unknown_one():
     check_follows(after(6, bytes(32)), KNOWN)
     check_follows(after(1, bytes(32)), None)
 

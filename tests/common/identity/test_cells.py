@@ -260,7 +260,7 @@ def test_no_history_of_placed_cells_isolates_fewer_than_a_cell(size):
 
 @pytest.mark.slow
 def test_without_the_fresh_rule_histories_isolate_clients(monkeypatch):
-    # Nobody counts as exposed any more: leavers hold cells, and guests may be anybody.
+    # No client counts as exposed any more: leavers hold cells, and a guest may be any client.
     monkeypatch.setattr(Partition, "thin", lambda self: None)
     monkeypatch.setattr(rosters, "_alone", lambda roster: iter(()))
     rng = random.Random(3)

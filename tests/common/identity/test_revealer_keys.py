@@ -26,7 +26,7 @@ def test_a_secret_is_read_back_by_its_epoch(keys):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_an_epoch_that_nobody_saw_is_made_again(keys):
+def test_an_unseen_epoch_is_made_again(keys):
     keys.keep(3, b"killed before anybody heard of it")
     keys.keep(3, b"the one that was handed out")
     assert keys.secret_of(3) == b"the one that was handed out"

@@ -1,4 +1,4 @@
-"""Sealing: what was changed, moved or addressed to somebody else does not open."""
+"""Sealing: what was changed, moved or addressed to another party does not open."""
 
 import hashlib
 import hmac

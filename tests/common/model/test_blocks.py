@@ -102,7 +102,7 @@ def test_only_the_blocks_of_participants_are_written(tmp_path, monkeypatch):
 def test_blocks_go_with_the_last_who_needs_them(tmp_path):
     folder = BlockFolder.at(tmp_path / "blocks")
     first = made(folder, values_of(8))
-    # Nobody has said yet what is committed: a version of before may need them.
+    # It has not been said yet what is committed: a version of before may need them.
     path, names = folder.path, set(first.names)
     del first
     gc.collect()

@@ -160,7 +160,7 @@ def test_numbers_of_another_kind_are_refused(name, kind):
         SharedState.from_bytes(save(arrays), lambda: first)
 
 
-def test_nobody_guesses_the_rows_that_are_not_known():
+def test_unknown_rows_are_not_guessed():
     first = whole()
     rows_alone = SharedState.from_bytes(apart().over(first).to_bytes(first))
     with pytest.raises(StorageError, match="not stored here"):

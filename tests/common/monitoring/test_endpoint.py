@@ -87,7 +87,7 @@ def test_over_tls(token, tmp_path):
         assert get(endpoint.address, token=f"Bearer {TOKEN}", context=context)[0] == 200
         with pytest.raises((ConnectionError, http.client.HTTPException)):
             get(endpoint.address, token=f"Bearer {TOKEN}")
-        # Whoever says nothing keeps nobody else from reading.
+        # A silent connection keeps no other from reading.
         host, _, port = endpoint.address.rpartition(":")
         with socket.create_connection((host, int(port))):
             assert get(endpoint.address, token=f"Bearer {TOKEN}", context=context)[0] == 200

@@ -63,7 +63,7 @@ def test_the_tables_name_fields_that_exist():
     assert set(Plan.model_fields) >= agreement._FREE_SECTIONS
 
 
-def test_a_field_that_nobody_thought_about_is_compared():
+def test_a_new_field_is_compared():
     assert agreement._binds("privacy.noise_multiplier")
 
 
@@ -177,7 +177,7 @@ def test_who_holds_the_key_is_never_changed_under_a_client(ours, theirs, given):
 
 
 @pytest.mark.parametrize("name", ["none", "masks"])
-def test_who_holds_a_key_that_there_is_not_matters_to_nobody(name):
+def test_the_holder_of_a_missing_key_does_not_matter(name):
     theirs = plan(protection__name=name, protection__key_holder="members")
     for holder in ("members", "authority"):
         ours = plan(protection__name=name, protection__key_holder=holder)

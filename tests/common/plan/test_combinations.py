@@ -343,7 +343,7 @@ def test_sums_that_the_authority_opens_carry_tags():
         assert not vector_spec(plan(name=name, key_holder="members"), 10).tagged
 
 
-def test_a_key_that_encrypts_and_opens_is_kept_from_nobody(monkeypatch):
+def test_a_key_that_encrypts_and_opens_is_kept_from_no_party(monkeypatch):
     monkeypatch.setattr(PROTECTIONS["bfv"], "has_encryptor", False)
     (found,) = find_conflicts(Plan())
     assert found.keys == ("protection.key_holder", "protection.name")

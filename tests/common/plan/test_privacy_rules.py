@@ -110,7 +110,7 @@ def test_one_of_three_clients_is_always_taken_to_collude(share):
     assert found is not None and found.noisy == 2
 
 
-def test_nobody_is_taken_to_be_honest_without_exception():
+def test_clients_are_not_taken_to_be_honest_without_exception():
     with pytest.raises(ValidationError, match=r"privacy\.colluding_share\n.*greater than 0"):
         plan_of(privacy=GAUSSIAN | {"colluding_share": 0.0})
 
@@ -131,7 +131,7 @@ def test_both_epsilons_are_those_of_the_noise_that_is_left(minimum):
     assert found.epsilon_under(minimum - 1, 5) == pytest.approx(found.epsilon_after(5), rel=1e-9)
 
 
-def test_a_clients_own_laplace_noise_needs_nobody_else():
+def test_a_clients_own_laplace_noise_needs_no_other_client():
     plan = plan_of(privacy={"mechanism": "laplace", "colluding_share": 0.5})
     found = mechanism_of(plan)
     assert found is not None

@@ -331,7 +331,7 @@ def test_other_sums_than_of_the_named_messages_are_refused(tagged):
 
 
 def _without(total: bytes, *, place: int) -> bytes:
-    """Return a sum from which somebody took the entry of an index."""
+    """Return a sum without the entry of an index."""
     n_entries = (len(total) - HEADER_BYTES - N_TAIL * FRAME) // (4 + FRAME)
     at = indices_of(total, n_entries).index(place)
     index, entry = HEADER_BYTES + 4 * at, HEADER_BYTES + 4 * n_entries + FRAME * at
@@ -343,7 +343,7 @@ def test_values_moved_to_other_indices_are_refused(tagged):
     total = summed(tagged, *messages_of(tagged))
     n_entries = (len(total) - HEADER_BYTES - N_TAIL * FRAME) // (4 + FRAME)
     honest = indices_of(total, n_entries)
-    # Index 39, which has a value, becomes 38, which nobody sent.
+    # Index 39, which has a value, becomes 38, which was not sent.
     assert honest[-1] == 39 and 38 not in honest
     with pytest.raises(WrongTags):
         tagged.member.reveal(with_indices(total, [*honest[:-1], 38]), 3, NAMES)

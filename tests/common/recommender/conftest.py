@@ -19,7 +19,7 @@ def catalogue():
 
 @pytest.fixture(scope="session")
 def model(catalogue):
-    """Items a* lie along the first axis, b* along the second; nobody learned `rare`."""
+    """Items a* lie along the first axis, b* along the second; no user learned `rare`."""
     table = np.array([[3, 0], [0, 3], [2, 0.1], [0.1, 2], [1, 0.1], [0.1, 1], [99, 99]], float)
     plan = plan_of(
         algorithm={"dim": 2}, update={"structure": "dense"}, federation={"minimum_item_users": 10}

@@ -49,7 +49,7 @@ def model(catalogue):
 
 @pytest.fixture
 def users():
-    """anna has a, and b for test; ben has only what nobody learned."""
+    """anna has a, and b for test; ben has only what no user learned."""
     return UserSplit(
         user_ids=(UserId("anna"), UserId("ben")),
         train_indptr=np.array([0, 1, 2]),

@@ -24,7 +24,7 @@ def test_it_can_be_loaded(tmp_path, protection, n_clients):
 
 
 @pytest.mark.parametrize("n_clients", [0, 3, 7, 80])
-def test_an_algorithm_that_needs_everybody_waits_for_everybody(tmp_path, n_clients):
+def test_an_algorithm_that_needs_every_client_waits_for_every_client(tmp_path, n_clients):
     path = tmp_path / "run.toml"
     starter = Starter(algorithm="ease", n_clients=n_clients, protection="none")
     path.write_text(starter.text(), encoding="utf-8")

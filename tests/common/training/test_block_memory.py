@@ -108,7 +108,7 @@ def fitted(case, n_steps, n_users=16):
     learner, users = learner_of(case), users_of(n_users, n_steps)
     shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
     cohort = learner.local.cohort(shared, users)
-    start = learner.server.algorithm.start(shared, cohort.active, 2, learner.local.device)
+    start = learner.server.algorithm.derived.start(shared, cohort.active, 2, learner.local.device)
     chunk = cohort.chunk_of(np.arange(n_users), learner.local.device, n_steps=n_steps)
     own = {name: torch.from_numpy(values) for name, values in private.tensors.items()}
     return learner, start, empty_sums(learner, shared), chunk, own

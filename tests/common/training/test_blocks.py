@@ -9,6 +9,7 @@ from conformance.unrounded import UnroundedSums, begin
 from reference.plain_fedmf import batches_of, samples_of
 from world.plans import plan_of, users_of
 
+from fedrec.training import blocks as blocks_module
 from fedrec.training import trainer
 from fedrec.training.blocks import BLOCK_USERS, blocks_of, buckets_of, draw_samples, padded
 from fedrec.training.learner import Learner
@@ -96,6 +97,31 @@ def test_samples_are_those_of_the_plain_twin(users):
         assert samples.n_samples[place] == len(expected)
 
 
+@pytest.mark.parametrize(("n_few", "n_sizes"), [(1 << 24, 1), (0, 4)])
+def test_a_device_has_few_sizes_and_users_skip_missing_steps(users, n_few, n_sizes, monkeypatch):
+    monkeypatch.setattr(blocks_module, "_FEW_SAMPLES", n_few)
+    chunk = chunk_of(learner_of(), users, range(N_USERS))
+    samples = draw_samples(chunk, seed=7, round_id=ROUND, negatives_per_positive=4)
+    batch, there = 4 * BATCH, []
+    sizes = dict(
+        buckets_of(samples, batch_size=batch, epochs=1, gathers=True, coarse=N_ITEMS, uneven=True)
+    )
+    assert len(sizes) <= n_sizes
+    for size, own in sizes.items():
+        there += own.tolist()
+        assert (samples.n_rows[own] < size.n_rows).all()
+        (block,) = blocks_of(
+            chunk, samples, own, size, seed=7, round_id=ROUND, dtype=torch.float64,
+            block_users=N_USERS,
+        )  # fmt: skip
+        taken = -(-samples.n_samples[own] // batch)
+        assert taken.max() <= size.n_steps <= 2 * taken.max()
+        live = block.live if size.n_steps > 1 else torch.ones((1, N_USERS))
+        assert live.sum(0)[: len(own)].tolist() == taken.tolist()
+        assert live[0].all()
+    assert sorted(there) == list(range(N_USERS))
+
+
 @pytest.mark.parametrize("gathers", [True, False])
 def test_minibatches_are_those_of_the_plain_twin(users, gathers):
     """Every sample once in an epoch; weights are its items' shares and sum to one."""
@@ -112,10 +138,10 @@ def test_minibatches_are_those_of_the_plain_twin(users, gathers):
                 assert len(found) == len(batches)
                 for (rows, weight, share), batch in zip(found, batches, strict=True):
                     check_minibatch(block, place, rows, weight, share, batch, len(samples))
-        nobody = slice(block.n_users, None)
-        assert (block.item[nobody] == N_ITEMS).all()
-        assert not block.weight[:, :, nobody].any()
-        assert not block.share[:, nobody].any()
+        dummies = slice(block.n_users, None)
+        assert (block.item[dummies] == N_ITEMS).all()
+        assert not block.weight[:, :, dummies].any()
+        assert not block.share[:, dummies].any()
     assert seen == set(range(N_USERS))
 
 
@@ -160,16 +186,16 @@ def shapes_of(learner, users, members, gathers):
 
 @pytest.mark.parametrize("gathers", [True, False])
 def test_shapes_follow_from_the_user_alone(users, gathers):
-    learner, everybody = learner_of(), np.arange(N_USERS)
-    expected = shapes_of(learner, users, everybody, gathers)
+    learner, all_users = learner_of(), np.arange(N_USERS)
+    expected = shapes_of(learner, users, all_users, gathers)
     assert len({shape for shape in expected.values()}) > 5
     assert all(shape[1][0] == BLOCK_USERS for shape in expected.values())
-    for order in (everybody[::-1], np.random.default_rng(1).permutation(N_USERS)):
+    for order in (all_users[::-1], np.random.default_rng(1).permutation(N_USERS)):
         assert shapes_of(learner, users, order, gathers) == expected
-    for part in np.array_split(everybody, 5):
+    for part in np.array_split(all_users, 5):
         own = shapes_of(learner, users, part, gathers)
         assert own == {index: expected[index] for index in part.tolist()}
-    for index in everybody.tolist():
+    for index in all_users.tolist():
         assert shapes_of(learner, users, np.array([index]), gathers)[index] == expected[index]
 
 
@@ -193,7 +219,7 @@ class Bits:
         learner = self._learner
         chunk = chunk_of(learner, self._users, members)
         active = np.arange(N_ITEMS)
-        start = learner.server.algorithm.start(self._shared, active, ROUND, CPU)
+        start = learner.server.algorithm.derived.start(self._shared, active, ROUND, CPU)
         sums = UnroundedSums(N_ITEMS)
         own = {
             name: torch.from_numpy(values[members]).float()
@@ -225,11 +251,11 @@ def test_a_users_bits_depend_on_that_user_alone(users, name, threads, monkeypatc
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        everybody = np.arange(N_USERS)
-        expected = bits.of(everybody)
+        all_users = np.arange(N_USERS)
+        expected = bits.of(all_users)
         torch.set_num_threads(threads)
         order = np.random.default_rng(2).permutation(N_USERS)
-        companies = [everybody[::-1], everybody[:1], everybody[9:11], order[:7], order[7:15]]
+        companies = [all_users[::-1], all_users[:1], all_users[9:11], order[:7], order[7:15]]
         alone = [np.array([index]) for index in order[:6].tolist()]
         for company in companies + alone if threads == 1 else companies[:3]:
             found = bits.of(company)
@@ -241,7 +267,7 @@ def test_a_users_bits_depend_on_that_user_alone(users, name, threads, monkeypatc
 
 
 def test_two_users_differ(users, monkeypatch):
-    """What the test above compares is not empty, nor the same for everybody."""
+    """What the test above compares is not empty, nor the same for every user."""
     found = Bits(learner_of(), users, monkeypatch).of(np.arange(N_USERS))
     assert len(set(found.values())) == N_USERS
     assert all(len(own) == 3 and all(own) for own in found.values())
@@ -249,10 +275,10 @@ def test_two_users_differ(users, monkeypatch):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_places_without_a_user_hand_over_nothing(users, name):
-    """A block of one user and seven dummies: one user's rows, no values of anybody else."""
+    """A block of one user and seven dummies: one user's rows, no values of any other user."""
     learner = learner_of(name)
     shared, private = begin(learner, users)
-    start = learner.server.algorithm.start(shared, np.arange(N_ITEMS), ROUND, CPU)
+    start = learner.server.algorithm.derived.start(shared, np.arange(N_ITEMS), ROUND, CPU)
     sums = UnroundedSums(N_ITEMS)
     own = {key: torch.from_numpy(values[4:5]).float() for key, values in private.items()}
     chunk = chunk_of(learner, users, np.array([4]))

@@ -52,7 +52,7 @@ def test_a_step_further(total, row, item, sign):
     )
 
 
-def test_a_row_that_nobody_touched(total):
+def test_a_row_that_no_user_touched(total):
     total.counts[1] = 0
     total.part("item_embedding")[1, 0] = 1
     total.refused("item_embedding of item row 1 is 1, but the allowed range is 0 to 0")
@@ -141,7 +141,7 @@ def test_a_count_round():
 
 
 def test_a_mean_over_the_users():
-    """PFedRec divides by everybody who trained, whatever they touched."""
+    """PFedRec divides by every user who trained, whatever they touched."""
     total = Sum.of(plan_of(algorithm={"name": "pfedrec", "dim": 2}))
     total.part("users")[0] = 2
     table = total.part("item_embedding")
@@ -198,7 +198,7 @@ def test_least_squares():
 
 
 def test_holders_of_an_earlier_count():
-    """What is the same in every round is counted once: nobody counts rows any more."""
+    """What is the same in every round is counted once: rows are not counted any more."""
     layout = replace(
         Layout.of(plan_of(algorithm={"name": "sketch", "dim": 2}), N_ITEMS), counts_rows=False
     )
@@ -214,7 +214,7 @@ def test_holders_of_an_earlier_count():
     total.refused("counts of item row 0 is 1, but the allowed range is 0 to 0")
 
 
-def test_grades_are_of_everybody_who_is_measured():
+def test_grades_are_of_every_user_who_is_measured():
     """Also of users who have nothing to train on."""
     total = Sum.of(plan_of(algorithm={"name": "sketch", "dim": 2}, rounds={"total": 3}))
     total.part("grades")[:] = MOST_USERS << 20
@@ -229,7 +229,7 @@ def test_a_rank_that_a_client_gives_its_sum_stays_in_the_rows_range():
     algorithm = algorithm_of(plan, 2)
     along = 1000 * np.array([math.cos(math.pi / 8), math.sin(math.pi / 8)])
     change = np.stack([along, [STEPS, STEPS]]).round().astype(np.int64)
-    found, n_clipped = algorithm.compress({"item_embedding": change}, np.array([100, 1]))
+    found, n_clipped = algorithm.sent.compress({"item_embedding": change}, np.array([100, 1]))
     assert found["item_embedding"][1].tolist() == [STEPS, 8]
     assert n_clipped == 1
 

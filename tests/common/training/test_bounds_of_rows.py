@@ -30,7 +30,7 @@ from fedrec.training.bounds import SumTerms
 
 
 class CountedBefore(Sum):
-    """A sum of rows that counts nobody: its rows are held to what a count round said."""
+    """A sum of rows that counts no user: its rows are held to what a count round said."""
 
     def __init__(self, holders: list[int], **terms: Any) -> None:
         layout = Layout.of(plan_of(algorithm={"name": "fedals", "dim": 2}), N_ITEMS, N_ITEMS)
@@ -62,7 +62,7 @@ def test_rows_of_items_that_were_counted_before(item, times):
     )
 
 
-def test_a_count_that_nobody_trained_after():
+def test_a_count_that_no_user_trained_after():
     """Every client abstained: there is nothing to divide, and nothing to be divided by."""
     total = CountedBefore([9] * N_ITEMS)
     total.metric("participants", 0)
@@ -155,7 +155,7 @@ def test_sums_with_noise(kind):
 
 
 @pytest.mark.parametrize("name", ["counts", "participants"])
-def test_nobody_counts_under_noise(name):
+def test_no_user_counts_under_noise(name):
     layout = Layout.of(noisy_plan(), N_ITEMS)
     total = Sum(layout, rows=ActiveRows.whole(N_ITEMS))
     if name == "counts":

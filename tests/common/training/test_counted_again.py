@@ -166,7 +166,7 @@ def test_a_sum_is_over_who_is_counted_again(parties):
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_a_round_in_which_everybody_abstained_moves_nothing(name, parties):
+def test_a_round_in_which_every_user_abstained_moves_nothing(name, parties):
     learner = Learner(plan_of(name), N_ITEMS, device="cpu")
     _, shared = held(learner, "count", learner.server.initial_shared(), parties)
     vector = np.zeros(learner.server.travelling.layout("train", shared).length, dtype=np.int64)

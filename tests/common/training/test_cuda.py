@@ -1,9 +1,9 @@
 """Every algorithm on a CUDA device, against itself and against the processor.
 
-Run by `pytest -m cuda`; with FEDREC_DEVICE=cpu the processor takes the device's place, which tries
-the tests. Integer sums are exact wherever they are added up, but a device's matrix products and
-sums choose their order by shape: repeated and regrouped sums agree within 1e-4 of their norm, and
-with a processor's within 1e-3 where steps feed back on each other, as Adam's do.
+Run by `pytest -m cuda`; with FEDREC_DEVICE=cpu the processor takes the device's place, with a
+device's blocks and tables. Integer sums are exact wherever they are added up, but a device's matrix
+products and sums choose their order by shape: repeated and regrouped sums agree within 1e-4 of
+their norm, and with a processor's within 1e-3 where steps feed back on each other, as Adam's do.
 """
 
 import os
@@ -17,13 +17,17 @@ from world.plans import users_of
 from fedrec.algorithms import ALGORITHMS
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.model.state import PrivateState
+from fedrec.training import blocks
+from fedrec.training.device import DeviceTables
 from fedrec.training.learner import Learner, OneStep
 from fedrec.training.user_half import Resources
 
 pytestmark = pytest.mark.cuda
 
 DEVICE = os.environ.get("FEDREC_DEVICE", "cuda")
-VISIT = {"dim": 5, "local_epochs": 2, "batch_size": 16}
+SMALL = {"batch_size": 4}
+"""Users then have from one to a dozen steps, of which a device's blocks skip those they lack."""
+VISIT = {"dim": 5, "local_epochs": 2, **SMALL}
 OWN = {
     "pfedclr": [{"variant": "af", "gradient_clip": 0.1}],
     "plgc": [
@@ -53,14 +57,24 @@ def users():
 def case(request, users):
     """A party after the counting round, its plan without compiled code, and how near it comes."""
     name, update, own = request.param
+    if "batch_size" in ALGORITHMS[name].settings_type.model_fields and name != "plgc":
+        own = SMALL | own
     plan = plan_of(name, update, algorithm=own, training={"accelerated": False})
     feeds_back = name in FEEDING_BACK or own.get("optimiser") == "adam"
     near = STEPWISE if feeds_back else PROCESSOR
     return Party.of(plan, users), plan, near
 
 
-def there(plan, **options):
-    return Learner(plan, N_ITEMS, device=DEVICE, **options)
+def there(plan, memory_mib=512):
+    learner = Learner(
+        plan, N_ITEMS, device=DEVICE, resources=Resources(device_memory_mib=memory_mib)
+    )
+    if DEVICE == "cpu":
+        # What a device changes: blocks of any size, few shapes, and tables that stay there.
+        local = learner.local
+        local.accelerator, local.device_bytes = None, memory_mib << 20
+        local.on_device = DeviceTables(local.device, local.device_bytes // 8)
+    return learner
 
 
 def trained(learner, party, users=None, private=None):
@@ -94,14 +108,16 @@ def test_repeated_and_regrouped_sums_agree(case):
 def test_fewer_users_at_once_change_nothing_but_the_last_bits(case):
     """With one MiB blocks have eight users, and private tables stay on the processor."""
     party, plan, _ = case
-    large, small = there(plan), there(plan, resources=Resources(device_memory_mib=1))
+    large, small = there(plan), there(plan, memory_mib=1)
     one, other = trained(large, party), trained(small, party)
     assert_near(large.server.layout, other.vector, one.vector, AGAIN)
     for name, values in one.private.tensors.items():
         np.testing.assert_allclose(other.private.tensors[name], values, rtol=1e-3, atol=1e-4)
 
 
-def test_the_processor_comes_to_the_same(case):
+@pytest.mark.parametrize("n_few", [1 << 24, 0], ids=["one size", "some sizes"])
+def test_the_processor_comes_to_the_same(case, n_few, monkeypatch):
+    monkeypatch.setattr(blocks, "_FEW_SAMPLES", n_few)
     party, plan, near = case
     learner = there(plan)
     here = party.learner.contribute("train", 5, party.shared, party.users, party.private)

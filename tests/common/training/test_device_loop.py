@@ -65,7 +65,7 @@ def party_of(name, structure, own, users, **changes):
 
 def start_of(party):
     cohort = party.learner.local.cohort(party.shared, party.users)
-    return party.algorithm.start(party.shared, cohort.active, 5, party.learner.local.device)
+    return party.algorithm.derived.start(party.shared, cohort.active, 5, party.learner.local.device)
 
 
 def empty(*shape, dtype=torch.float32):

@@ -115,8 +115,8 @@ def test_only_participating_users_train_but_all_are_measured(users):
     vectors = part.private.tensors["user_embedding"]
     assert np.array_equal(vectors[~some], private.tensors["user_embedding"][~some])
     assert (vectors[some] != private.tensors["user_embedding"][some]).any(1).all()
-    nobody = learner.contribute("train", 2, shared, users, private, np.zeros(len(users), bool))
-    sums = learner.server.travelling.unpack("train", shared, nobody.vector)
+    untrained = learner.contribute("train", 2, shared, users, private, np.zeros(len(users), bool))
+    sums = learner.server.travelling.unpack("train", shared, untrained.vector)
     assert not sums.changes["item_embedding"].any()
 
 

@@ -19,7 +19,7 @@ from fedrec.training.user_half import Resources
 KEY = bytes(range(32))
 N_ITEMS = 4
 BLOCK = BlockChange(
-    # User 0 touched items 2 and 0, user 1 item 1; the last place is nobody's.
+    # User 0 touched items 2 and 0, user 1 item 1; the last place is unused.
     item=torch.tensor([[2, 0], [1, N_ITEMS]]),
     rows={
         "noisy": torch.tensor([[[3.0, 0.0], [0.0, 4.0]], [[0.3, 0.4], [0.0, 0.0]]]),

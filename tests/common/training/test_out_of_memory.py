@@ -51,7 +51,7 @@ def trained(party, room):
     """Return everything that a round leaves: sums, counts, and each user's own results."""
     learner = party.learner
     cohort = learner.local.cohort(party.shared, party.users)
-    start = party.algorithm.start(party.shared, cohort.active, 5, learner.local.device)
+    start = party.algorithm.derived.start(party.shared, cohort.active, 5, learner.local.device)
     sums, own = empty_sums(learner, party.shared), []
     trainer = Trainer(party.algorithm, start, room)
     for chunk in learner.local.chunks(cohort):
@@ -180,7 +180,7 @@ def test_a_sum_takes_a_block_as_a_whole_or_not_at_all(party):
     """At every single tensor that `add_block` makes, also with a limit of users' whole changes."""
     learner = party.learner
     cohort = learner.local.cohort(party.shared, party.users)
-    start = party.algorithm.start(party.shared, cohort.active, 5, learner.local.device)
+    start = party.algorithm.derived.start(party.shared, cohort.active, 5, learner.local.device)
     seen = []
 
     class Keeps:

@@ -271,7 +271,7 @@ def test_three_rounds_on_the_grid(case):
         # Users of a network inside PLGC may be near one of its kinks.
         compare(found, expected.change, 2e-2 if kind == "plgc" else near)
         if kind == "fedrap" and found:
-            # Also of the rows that hardly anybody touched.
+            # Also of the rows that hardly any user touched.
             apart = np.abs(found["item_embedding"] - expected.change["item_embedding"]).max()
             assert apart < 1e-5 * np.abs(tensors["item_embedding"]).max() * len(users)
         counts = part.vector[learner.server.layout.count_slice]
@@ -308,7 +308,7 @@ def test_whole_tables_of_plgc_where_some_sit_out():
 
 
 @pytest.mark.slow
-def test_changes_and_whole_tables_of_plgc_are_the_same_where_everybody_takes_part():
+def test_changes_and_whole_tables_of_plgc_are_the_same_where_every_user_takes_part():
     versions = {}
     for upload in ("change", "table"):
         inner = {"name": "pfedrec", "dim": 4, "batch_size": 16, "local_epochs": 2}

@@ -47,7 +47,7 @@ def test_sizes_and_subsets_are_uniform():
         assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
 
 
-def test_everybody_draws_anew_in_each_round_whoever_else_is_there():
+def test_every_user_draws_anew_in_each_round_whoever_else_is_there():
     keys = keys_of(40)
     whole = members_of(scolr(6), 1, 1, keys, 0)
     assert np.array_equal(members_of(scolr(6), 1, 1, keys[7:9], 5), whole[7:9])

@@ -105,7 +105,7 @@ def test_an_upload_of_an_earlier_start_goes_on(link, coordinator, values):
     assert coordinator.accepted[header.digest] == LONG
 
 
-def test_of_a_later_round_nobody_can_have_sent_a_part(link, coordinator, values):
+def test_of_a_later_round_no_client_can_have_sent_a_part(link, coordinator, values):
     for number, expected in (
         (3, ["GetUploadStatus", "SubmitUpdate"]),
         (4, ["SubmitUpdate"]),
@@ -197,7 +197,7 @@ def test_what_is_unavailable_is_asked_once_and_may_be_asked_again(
     assert ask() in (values.federation(), b"total")
 
 
-def test_nobody_at_the_address_is_unreachable(values):
+def test_an_address_without_a_server_is_unreachable(values):
     with (
         GrpcLink("127.0.0.1:1", credentials()) as link,
         pytest.raises(Unreachable, match="Connection refused: no program listens at the address"),

@@ -71,7 +71,7 @@ def test_half_of_the_noise_is_caught():
 
 @slow
 def test_noise_on_touched_rows_alone_is_caught():
-    """The sum's noise then shows which rows somebody touched: the canary's above all."""
+    """The sum's noise then shows which rows a user touched: the canary's above all."""
 
     def touched(layout: Layout, vectors: Vectors) -> NDArray[np.int64]:
         total = np.sum(vectors, axis=0)

@@ -56,13 +56,13 @@ def test_the_row_of_an_item_with_one_holder_is_that_users_history():
 
 
 def test_a_pair_of_one_user_decides_where_nothing_else_goes_with_both():
-    # Everybody is the only one with their pair, and no third item goes with both of it.
+    # Every user is the only one with their pair, and no third item goes with both of it.
     found = inferred([{0, 1}, {0, 3}, {1, 2}, {2, 3}], 4)
     assert found.determined.all()
     assert found.directly.all()
 
 
-def test_counts_that_others_explain_as_well_determine_nobody():
+def test_counts_that_others_explain_as_well_determine_no_user():
     # {0, 1, 2}, {0}, {1} and {2} have the same counts.
     found = inferred([{0, 1}, {0, 2}, {1, 2}], 3)
     assert not found.determined.any()
@@ -145,7 +145,7 @@ def test_who_is_determined_is_in_every_explanation_of_the_counts(seed):
     assert all(claimed <= explanation for explanation in every)
 
 
-def test_the_inference_finds_somebody_in_such_data():
+def test_the_inference_finds_a_user_in_such_data():
     rng = np.random.default_rng(0)
     histories = [set(rng.choice(30, 4, replace=False).tolist()) for _ in range(40)]
     found = inferred(histories, 30)

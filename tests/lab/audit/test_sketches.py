@@ -88,13 +88,13 @@ def test_a_known_row_helps_with_the_others():
 def test_the_report_counts_at_each_number_of_directions():
     histories = [[2 * user, 2 * user + 1] for user in range(30)]
     report, found = audited(histories, dim=16)
-    # Every row has one count, of one user: 30 pairs, and everybody alone holds their items.
+    # Every row has one count, of one user: 30 pairs, and every user alone holds their items.
     for dim in (16, 8, 4):
         assert found[f"rows_decoded_at_{dim}"] == 60
         assert found[f"small_pairs_decoded_at_{dim}"] == 30
         assert found[f"pairs_of_one_user_decoded_at_{dim}"] == 30
     assert len(report.determined) == 30
-    # Two users hold each pair: rows follow, but are nobody's alone.
+    # Two users hold each pair: rows follow, but are no user's alone.
     report, found = audited(histories * 2, dim=16, least=2)
     assert found["rows_decoded_at_16"] == 60
     assert found["pairs_of_one_user_decoded_at_16"] == 0

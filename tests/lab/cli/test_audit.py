@@ -71,6 +71,9 @@ def test_what_applies_is_chosen(fedrec, settings_file, tmp_path):
     assert set(both.json) == {"path", "sums", "dp"}, both.err
     alone = fedrec("audit", settings_file, *dense, "--only", "dp", "--json")
     assert set(alone.json) == {"path", "dp"}
+    in_parts = ("--set", "algorithm.name=ease", "--set", "update.structure=dense", *noise)
+    shown = fedrec("audit", settings_file, *in_parts, "--only", "dp")
+    assert "They assume that the noise is Gaussian" in shown.out, shown.err
     run = tmp_path / "runs" / "one"
     run.mkdir(parents=True)
     text = settings_file.read_text().replace("data.csv", str(tmp_path / "data.csv"))

@@ -36,7 +36,7 @@ def test_an_unknown_row_is_named(fedrec):
     assert "'scolr'" in outcome.err
 
 
-def test_a_structure_that_nobody_encrypts_has_minutes_alone(fedrec):
+def test_a_structure_that_is_not_encrypted_has_minutes_alone(fedrec):
     outcome = fedrec("reproduce", "colr/costs/svd", "--sizes-only")
     assert outcome.code == 0
     assert "table 2" in outcome.out and "table 3" not in outcome.out

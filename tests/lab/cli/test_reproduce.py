@@ -151,7 +151,7 @@ def test_stopped_and_resumed_it_is_the_same(fedrec, tmp_path, imported, monkeypa
     whole = fedrec("reproduce", "tiny/a", "--out", tmp_path / "whole", "--json").json
     asked = iter([False] * 6)
     with monkeypatch.context() as patched:
-        # Within the second protocol: each has five rounds, after the last of which nobody asks.
+        # Within the second protocol: each has five rounds, no stop is looked for after the last.
         patched.setattr(StopRequest, "requested", lambda self: next(asked, True))
         stopped = fedrec("reproduce", "tiny/a", "--out", tmp_path / "stopped")
     assert stopped.code == 130
@@ -165,7 +165,7 @@ def test_stopped_and_resumed_it_is_the_same(fedrec, tmp_path, imported, monkeypa
     assert first == second
 
 
-def test_it_goes_on_elsewhere_only_on_somebody_s_word(fedrec, tmp_path, imported, monkeypatch):
+def test_it_goes_on_elsewhere_only_if_asked(fedrec, tmp_path, imported, monkeypatch):
     # Some machines set it.
     monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
     asked = iter([False] * 2)

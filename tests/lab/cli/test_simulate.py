@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from command import SMALL, sets
 
+from fedrec import load_data, load_settings
+from fedrec.cli.flags import tell_rows
 from fedrec.cli.terminal import human_bytes, human_share
+from fedrec.data import generate
 from fedrec_lab.reports.round_progress import StopRequest
 
 pytestmark = pytest.mark.slow
@@ -71,8 +74,9 @@ def test_a_model_of_noise_alone_is_refused_with_a_remedy(fedrec, tmp_path, inter
     assert fedrec("init", path, "--data", interactions_file, *ease).code == 0
     noise = sets("privacy.mechanism=gaussian", "privacy.epsilon=0.2", "rounds.total=2")
     few = sets("federation.minimum_item_users=1")
-    trained = fedrec("simulate", path, *noise, *few)
+    trained = fedrec("simulate", path, *noise, *few, "--clients", 1)
     assert trained.code == 1, trained.err
+    assert "warning: --clients is 1, but under privacy.mechanism" in trained.err
     assert "privacy.epsilon = 0.2" in trained.err and "fedrec check" in trained.err
     items = (tmp_path / "data" / "catalogue.csv").read_text().splitlines()
     run = trained.out.splitlines()[-1]
@@ -87,6 +91,17 @@ def test_a_model_of_noise_alone_is_refused_with_a_remedy(fedrec, tmp_path, inter
     for asked in ((path, "--out", out, *noise, *few), (out / "resolved.toml", "--resume", out)):
         found = fedrec("evaluate", *asked, *measured)
         assert (found.code, found.json["error"]) == (1, "no_information"), found.err
+
+
+def test_more_dimensions_than_rows_are_warned_of_before_training(capsys):
+    made = generate(n_users=30, n_items=20, n_clusters=2, interactions_per_user=6, seed=1)
+    users, catalogue = load_data(made.interactions)
+    for algorithm in ("fedals", "sketch"):
+        values = {"algorithm.dim": 64, "federation.minimum_item_users": 3}
+        settings = load_settings(algorithm=algorithm, values=values, environ={})
+        tell_rows(settings, users, len(catalogue), n_clients=1, cells=())
+        (told,) = capsys.readouterr().err.splitlines()
+        assert told.startswith("warning: algorithm.dim = 64, but enough users hold only")
 
 
 def test_exposing_clients_takes_a_flag(fedrec, tmp_path, interactions_file):

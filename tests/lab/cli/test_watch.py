@@ -1,4 +1,4 @@
-"""What `fedrec watch --record` leaves of a run that somebody else carried out."""
+"""What `fedrec watch --record` leaves of a run that another process carried out."""
 
 from datetime import UTC, datetime
 from pathlib import Path

@@ -71,7 +71,7 @@ def test_a_single_user_s_rounds_are_fedrap_s(schedule, published, monkeypatch):
         assert found[name].numpy() == pytest.approx(values.numpy(), rel=1e-10), name
 
 
-def test_one_table_moves_by_the_mean_over_everybody_s_samples():
+def test_one_table_moves_by_the_mean_over_all_samples():
     """Both users' samples weigh alike, however many each has; own values move apart."""
     algorithm = algorithm_of(schedule="fixed", local_epochs=1)
     shared, private = begun(2)

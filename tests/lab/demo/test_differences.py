@@ -141,7 +141,7 @@ def test_nothing_is_promised_of_sums_that_are_not_exact(comparison):
 def test_a_round_that_was_given_up_leaves_out_a_number(comparison):
     later = [*ROUNDS[:2], *(replace(one, round=RoundId(one.round + 1)) for one in ROUNDS[2:])]
     models = {"best": model(), "latest": model()}
-    assert comparison.judge(view(later, "too few clients"), models).told == "the same."
+    assert comparison.judge(view(later, "too few clients"), models).text == "the same."
     other = {"best": model(table=1.0), "latest": model(table=1.0)}
     verdict = comparison.judge(view(later, "too few clients"), other)
-    assert len(verdict.differences) == 2 and verdict.told.startswith("NOT the same")
+    assert len(verdict.differences) == 2 and verdict.text.startswith("NOT the same")

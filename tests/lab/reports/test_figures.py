@@ -70,7 +70,7 @@ def test_users_of_one_activity_stay_in_one_group():
     assert plot.series[0].y == pytest.approx([0.3, 1.6 / 3])
 
 
-def test_everybody_alike_is_one_group():
+def test_every_user_alike_is_one_group():
     plot = quality_by_activity(
         np.array([4, 4]), {"model": np.array([0.2, 0.4])}, at=5, protocol="full"
     )

@@ -86,7 +86,7 @@ def test_a_record_without_the_last_rounds_is_of_a_run_that_ended_early(folder, r
 
 
 @pytest.mark.slow
-def test_full_flatters_nobody(folder, rounds):
+def test_full_flatters_no_user(folder, rounds):
     recorded(folder, FULL, rounds[:-1], None)
     found = summary_of(folder.path)
     assert (found.protocol, found.caution) == ("full", "")

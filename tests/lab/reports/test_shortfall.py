@@ -26,7 +26,7 @@ def settings_of(clip: float = 2.0, **algorithm: float) -> Settings:
     )
 
 
-def everybody_likes_the_same() -> tuple[UserSplit, Catalogue]:
+def every_user_likes_the_same() -> tuple[UserSplit, Catalogue]:
     """200 users with 12 items each, item i drawn with a weight of 1 / (i + 1): no tastes."""
     draw = np.random.default_rng(5)
     weights = 1 / np.arange(1, 111)
@@ -62,7 +62,7 @@ def test_a_model_that_learned_is_not_reproached():
 
 def test_a_model_that_learned_noise_says_so_and_what_to_change():
     result = run(
-        everybody_likes_the_same(),
+        every_user_likes_the_same(),
         regularisation=0.01,
         alpha=100.0,
         frequency_exponent=0.5,
@@ -86,7 +86,7 @@ def test_a_model_that_learned_noise_says_so_and_what_to_change():
 
 
 def test_what_was_clipped_is_named_with_the_setting():
-    note = run(everybody_likes_the_same(), regularisation=1e-4, alpha=1000.0, clip=1e-3).shortfall
+    note = run(every_user_likes_the_same(), regularisation=1e-4, alpha=1000.0, clip=1e-3).shortfall
     assert "200 users were clipped to 0.001: raise update.clip" in note
 
 

@@ -1,6 +1,6 @@
 """Whatever the table of combinations allows trains two rounds, and every protection opens them.
 
-The data is a checkerboard: users and items are of two colours, and everybody holds most items of
+The data is a checkerboard: users and items are of two colours, and every user holds most items of
 its own colour and none of the other.
 """
 

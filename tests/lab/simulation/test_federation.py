@@ -1,4 +1,4 @@
-"""The in-process federation: the same bits for everybody, stopped or not."""
+"""The in-process federation: the same bits for every party, stopped or not."""
 
 import re
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 import torch
 from world.clock import FakeClock
 
-from fedrec.algorithms import FedMF
+from fedrec.algorithms.algorithm import Derived
 from fedrec.errors import (
     DataError,
     FolderInUse,
@@ -330,7 +330,7 @@ def test_ml_100k_has_the_same_bits_in_seven_clients(ml_100k, ml_100k_users, prot
 
 
 def test_a_run_that_diverges_keeps_the_version_before(settings_of, data, tmp_path, monkeypatch):
-    settings, start = settings_of(), FedMF.start
+    settings, start = settings_of(), Derived.start
 
     def diverge(self, shared, active, round_id, device, dtype=None):
         begun = start(self, shared, active, round_id, device, dtype)
@@ -338,10 +338,10 @@ def test_a_run_that_diverges_keeps_the_version_before(settings_of, data, tmp_pat
             begun.shared["item_embedding"].mul_(torch.inf)
         return begun
 
-    monkeypatch.setattr(FedMF, "start", diverge)
+    monkeypatch.setattr(Derived, "start", diverge)
     with pytest.raises(TrainingError, match=r"round 3 with 60 users.*algorithm\.learning_rate"):
         run(settings, data, folder=tmp_path)
-    monkeypatch.setattr(FedMF, "start", start)
+    monkeypatch.setattr(Derived, "start", start)
     expected = run(settings, data, stop=count_to(3))
     kept = run(settings, data, folder=tmp_path, resume=True, stop=lambda: True)
     assert len(kept.rounds) == 4

@@ -111,6 +111,6 @@ def test_a_party_that_diverges_sits_out_and_is_counted(data, monkeypatch):
 
 
 @pytest.mark.parametrize("n_clients", [1, 3])
-def test_when_everybody_diverges_the_run_ends(data, n_clients):
+def test_when_every_user_diverges_the_run_ends(data, n_clients):
     with pytest.raises(TrainingError, match=r"algorithm\.learning_rate"):
         simulate(settings_of(1000.0, 10.0), n_clients=n_clients, **data)

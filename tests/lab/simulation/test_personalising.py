@@ -80,7 +80,7 @@ def test_a_table_is_read_as_a_client_of_one_user_sends_it(settings, data):
     learner = Learner(settings.plan, len(catalogue), device="cpu")
     algorithm, shared = learner.server.algorithm, learner.server.initial_shared()
     private = learner.local.initial_private(users)
-    own = algorithm.sent_from["item_embedding"]
+    own = algorithm.sent.sources["item_embedding"]
     (tensor,) = [each for each in algorithm.tensors if each.name == "item_embedding"]
     version = shared.tensors["item_embedding"]
     for index in (0, 31):

@@ -72,7 +72,7 @@ def test_stopped_side_by_side_and_gone_on_with_gives_the_bits_of_one_by_one(
         assert models[0].round == models[1].round
 
 
-def test_nobody_begins_once_a_stop_was_asked_for(settings_of, data, tmp_path):
+def test_no_seed_begins_once_a_stop_was_asked_for(settings_of, data, tmp_path):
     users, catalogue = data
     folders = folders_in(tmp_path)
     assert not simulate_seeds(

@@ -8,6 +8,7 @@ import pytest
 from world.clock import FakeClock
 
 from fedrec.data import generate, leave_one_out
+from fedrec_lab.tuning import first_choice
 from fedrec_lab.tuning.first_choice import SECONDS, choose
 
 pytestmark = pytest.mark.slow
@@ -80,5 +81,34 @@ def test_without_validation_items_or_time_nothing_is_tried(many):
             return super().now()
 
     found, told = chosen(many, Late())
-    assert not found.values and "didn't end within 60 s" in found.reasons[0]
+    assert not found.values and "didn't end within 45 s" in found.reasons[0]
     assert len(told) == 1
+
+
+def test_the_best_of_worse_values_has_its_interval(many):
+    found, _ = chosen(many, **{"algorithm.regularisation": 300.0})
+    assert not found.values
+    assert "none was better on validation. The best of them, algorithm.reg" in found.reasons[0]
+    assert "changes NDCG@10 on 400 validation items by -" in found.reasons[0]
+
+
+@pytest.mark.parametrize("when", ["before the inversions", "between two blocks of users"])
+def test_the_tail_has_no_more_than_the_time_that_is_left(monkeypatch, when):
+    clock = Ticking()
+    if when == "before the inversions":
+        # As if inverting the silos' matrices took a million times as long as the sample.
+        monkeypatch.setattr(first_choice, "_SAMPLE", 1)
+    else:
+        late = lambda study: clock.advance(SECONDS)  # noqa: E731
+        monkeypatch.setattr(first_choice._Study, "_check_inversions", late)
+    found, _ = chosen(made(n_users=300, n_items=80), clock, **{"federation.minimum_item_users": 31})
+    assert "client.tail" not in found.values
+    assert "trying it doesn't fit into 60 s" in found.reasons[1]
+
+
+class Ticking(FakeClock):
+    """A clock on which some time passes between two looks."""
+
+    def now(self):
+        self.advance(0.01)
+        return super().now()

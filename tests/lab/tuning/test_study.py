@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedrec.data import generate, leave_one_out
+from fedrec.environment import provenance_of
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Rates
 from fedrec_lab.reports.run_folder import RunFolder
@@ -85,6 +86,10 @@ def test_a_folder_of_other_data_or_settings_is_refused(task, planted):
         run_study(contenders(), replace(task, users=moved))
     with pytest.raises(SettingsError, match="different settings, data"):
         run_study(contenders(**{"rounds.total": 3}), task)
+    (task.folder / "rounds.jsonl").touch()
+    with pytest.raises(SettingsError, match="folder of a simulation"):
+        plan = contenders()[0].load({}).plan
+        RunFolder(task.folder).go_on(provenance_of(plan, "cpu"), accepted=False)
     with pytest.raises(SettingsError, match="number of clients"):
         run_study(contenders(), replace(task, n_clients=2))
 

@@ -23,7 +23,7 @@ from fedrec_server.store.store import Entry
 
 
 async def test_a_journal_that_could_not_be_read_is_read_again(tmp_path, monkeypatch):
-    """The last word on a run, after which nothing wakes anybody."""
+    """The last word on a run, after which nothing wakes a watcher."""
     monkeypatch.setattr(feeds, "IDLE_SECONDS", 0.01)
     monkeypatch.setattr(feeds, "PAUSE_SECONDS", 0.0)
 

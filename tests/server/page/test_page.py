@@ -79,7 +79,7 @@ def session_of(found, token):
 
 
 class TestFiles:
-    def test_the_page_is_whole_and_asks_nobody_else(self, found):
+    def test_the_page_is_whole_and_loads_nothing_else(self, found):
         status, headers, body = ask(url(found))
         assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
         named = re.findall(r'(?:src|href)="([^"]+)"', body.decode())
@@ -87,7 +87,7 @@ class TestFiles:
         for path in {*named, "/feed.js", "/charts.js", "/words.js", "/vendor/uPlot-LICENSE.txt"}:
             status, _, text = ask(url(found), path)
             assert status == 200 and text, path
-            # A name space, which nobody fetches, and the licence's address of the library.
+            # A name space, which is not fetched, and the licence's address of the library.
             hosts = set(re.findall(rb"https?://([a-z0-9.]+)", text))
             assert hosts <= {b"www.w3.org", b"github.com"}, path
 
@@ -165,7 +165,7 @@ class TestFeed:
             while status["rounds_published"] < 2:
                 status = first(messages, "status")[2]
 
-    def test_it_says_what_status_says_and_names_nobody_by_id(self, found):
+    def test_it_says_what_status_says_and_names_no_client_by_id(self, found):
         found.come(range(3))
         found.upload(1)
         with closing(AdminLink(found.address, operator())) as link:

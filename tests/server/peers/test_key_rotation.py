@@ -179,7 +179,7 @@ async def test_an_epoch_that_begins_between_two_polls_is_told_once_at_once(tmp_p
 
 
 def refused(bench):
-    """Return epochs that nobody may install, and why."""
+    """Return epochs that may not be installed, and why."""
     good = epoch(bench, 5, 0, 1, 2)
     roster = good.roster
     swapped = replace(

@@ -63,7 +63,7 @@ async def test_one_of_three_is_away(tmp_path, seconds, told):
     assert found == f"{label}, last heard {told} ago. The run continues by itself when it is back"
 
 
-async def test_nobody_came_yet(tmp_path):
+async def test_no_client_came_yet(tmp_path):
     bench = Bench.of(5, reveals=True)
 
     async with running(bench, tmp_path) as engine:
@@ -81,8 +81,8 @@ async def test_a_federation_that_forms_is_not_told_to_invite_others(tmp_path):
 
     async with running(bench, tmp_path) as engine:
         run = engine.run
-        nobody = replace(run.state, roster=frozenset())
-        found = waits_for(nobody, run.federation.keys.roster, run.presence)
+        empty = replace(run.state, roster=frozenset())
+        found = waits_for(empty, run.federation.keys.roster, run.presence)
     assert found.startswith("the first clients: ") and "Start the others" in found
     assert "have applied. So far, none has. Start" in found
     assert "provision" not in found
@@ -94,14 +94,14 @@ async def test_a_federation_that_forms_names_who_applied(tmp_path):
     told = []
     async with running(bench, tmp_path) as engine:
         run, applications = engine.run, engine.applications
-        nobody = replace(run.state, roster=frozenset())
+        empty = replace(run.state, roster=frozenset())
         for label in ("south", "north", "", "west"):
             invited = authority().issuer.credentials("invitation", label)
             who = Identity.create(label)
             signed = SignedApplication.make(who.public, invited).to_json()
             await applications.apply(signed, key_of(invited.certificate))
             roster = run.federation.keys.roster
-            told.append(waits_for(nobody, roster, run.presence, applications.labels))
+            told.append(waits_for(empty, roster, run.presence, applications.labels))
     one, two, unnamed, many = told
     assert "have applied. So far, south applied. Start the others" in one
     assert ". So far, north and south applied. " in two
@@ -158,7 +158,7 @@ def test_describing_the_federation_counts_as_heard(tmp_path):
     assert "has not asked for a round" in found.waits_for
 
 
-async def test_nobody_is_away_and_they_are_too_few(tmp_path):
+async def test_no_client_is_away_and_they_are_too_few(tmp_path):
     """One of five left for good, and the plan wants five: who joins is all that helps."""
     bench = Bench.of(4, reveals=True, minimum_clients=5)
 
@@ -185,7 +185,7 @@ async def test_the_log_tells_once_of_a_wait_that_lasts(tmp_path):
     assert "continues by itself when it is back" in told
 
 
-async def test_the_papers_protocol_waits_for_anybody(tmp_path):
+async def test_the_papers_protocol_waits_for_any_client(tmp_path):
     bench = Bench.of(4, veiled=True, minimum_clients=3)
 
     async with running(bench, tmp_path) as engine:
@@ -300,7 +300,7 @@ async def test_what_is_no_application_of_its_caller_is_refused(tmp_path):
 
 
 async def test_a_disk_that_fails_leaves_the_invitation_unused(tmp_path):
-    """Killed or failing between taking an invitation and keeping who took it: nobody did."""
+    """Killed or failing between taking an invitation and keeping who took it: it is not taken."""
     bench, invited = Bench.of(3), invitation()
     key, joiner = key_of(invited.certificate), Identity.create("d")
 

@@ -100,7 +100,7 @@ def test_its_word_is_enough():
     assert world.state.base_state == published.statement.state_tag
 
 
-def test_nobody_else_is_asked_or_heard():
+def test_no_other_party_is_asked_or_heard():
     world = revealing()
     for number in range(4):
         assert task_for(world.state, client(number), world.state.published, world.now) is None
@@ -186,7 +186,7 @@ def test_a_whole_run():
     assert found is not None and isinstance(found.task, Finished)
 
 
-def test_it_catches_up_like_everybody():
+def test_it_catches_up_like_every_client():
     world = revealing()
     world.speak()
     world.apply(Tick(now=world.now, live=frozenset()))
@@ -234,7 +234,7 @@ def test_the_round_is_published_over_the_others():
     assert published.counted == 3
 
 
-def test_nobody_of_it_is_asked_until_a_roster_resumes_it():
+def test_no_client_of_it_is_asked_until_a_roster_resumes_it():
     world = revealing_in_cells(World.new(cell_rules(), 6))
     speak(world, 2)
     (opened,) = world.tick(*range(6))

@@ -155,12 +155,12 @@ def test_a_silent_cell_gets_no_seat_by_asking_for_one():
     world = play.world
     while not world.tick(*range(9), seconds=STEP):
         pass
-    everybody = frozenset(client(number) for number in range(9))
-    asked = Polled(now=world.now, client_id=client(8), live=everybody)
+    all_clients = frozenset(client(number) for number in range(9))
+    asked = Polled(now=world.now, client_id=client(8), live=all_clients)
     assert world.apply(asked) == ()
 
 
-def test_where_too_few_would_be_left_everybody_is_asked_again_and_the_run_stalls():
+def test_where_too_few_would_be_left_every_client_is_asked_again_and_the_run_stalls():
     play = play_of(3, 3)
     for _ in range(10):
         play.round(away=set(), silent={2})

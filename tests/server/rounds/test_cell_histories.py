@@ -1,10 +1,10 @@
 """Histories of a federation, against whatever sums could be combined of them.
 
-Members come, leave and become guests; the authority places them; somebody proposes rosters of his
+Members come, leave and become guests; the authority places them; a liar proposes rosters of his
 own; rounds of every kind run through the coordinator's state machine with clients that fail, and a
-coordinator that lies asks the authority for the sum of anybody. What is opened is decided by the
+coordinator that lies asks the authority for the sum of any client. What is opened is decided by the
 product: `place`, `cells.check`, `step` and `check_whole`. What is isolated is decided by
-`world.invariants`. Take one of the rules away, and it finds somebody.
+`world.invariants`. Take one of the rules away, and it finds an isolated client.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class History:
     """What happened so far.
 
     Attributes:
-        now: the newest roster that everybody took.
+        now: the newest roster that every client took.
         present: members, by id.
         outside: who may come.
         exposed: who was a guest by its own word, or left: rules promise them nothing.
@@ -127,7 +127,7 @@ class History:
         )
 
     def forged(self, honest, epoch):
-        """Return cells as somebody would like them who wants to learn of one client."""
+        """Return cells as a liar would like them who wants to learn of one client."""
         cells = list(honest.cells)
         kind = self.random.choice(["mix", "demote", "refill"])
         at = self.random.randrange(len(cells)) if cells else 0
@@ -142,14 +142,14 @@ class History:
             core[self.random.randrange(len(core))] = other
             cells[at] = replace(cells[at], core=tuple(set(core)))
         elif self.present:
-            # Everybody is dealt out anew; what was before is retired.
+            # Every client is dealt out anew; what was before is retired.
             cells = [replace(cell, state="retired") for cell in cells]
-            everybody = sorted(self.present)
-            self.random.shuffle(everybody)
+            all_clients = sorted(self.present)
+            self.random.shuffle(all_clients)
             first = max((cell.id for cell in cells), default=0) + 1
-            number = max(1, len(everybody) // self.size)
+            number = max(1, len(all_clients) // self.size)
             cells += [
-                Cell(id=first + n, since=epoch, core=tuple(everybody[n::number]))
+                Cell(id=first + n, since=epoch, core=tuple(all_clients[n::number]))
                 for n in range(number)
             ]
         placed = {one for cell in cells for one in cell.all_clients}
@@ -225,7 +225,7 @@ class History:
         return state, round_.kind, total
 
     def lie(self):
-        """Ask the authority for the sum of anybody."""
+        """Ask the authority for the sum of any client."""
         members = sorted(self.present)
         for _ in range(8):
             wanted = frozenset(one for one in members if self.random.random() < 0.7)
@@ -279,7 +279,7 @@ def play(seed):
 
 
 @pytest.mark.parametrize("histories", [250, pytest.param(HISTORIES, marks=pytest.mark.long)])
-def test_histories_isolate_nobody(histories):
+def test_histories_isolate_no_client(histories):
     seen: Counter[str] = Counter()
     for seed in range(histories):
         found = play(seed)
@@ -320,7 +320,7 @@ def _counts_in_every_round(patch):
         ("R7", _counts_in_every_round),
     ],
 )
-def test_without_a_rule_somebody_is_isolated(monkeypatch, rule, removed):
+def test_without_a_rule_a_client_is_isolated(monkeypatch, rule, removed):
     removed(monkeypatch)
     for seed in range(HISTORIES):
         found = play(seed)

@@ -69,7 +69,7 @@ def test_a_round_is_over_whom_was_counted_and_waits_for_them():
     assert who(opened(world, 0, 1, 2)) == ("train", {0, 1, 2})
 
 
-def test_nobody_else_takes_part_in_what_is_divided_by_a_count():
+def test_no_other_client_takes_part_in_what_is_divided_by_a_count():
     world = counted(0, 1, 2)
     world.tick(0, 1, 2)
     assert world.apply(Polled(now=world.now, client_id=client(3))) == ()
@@ -93,7 +93,7 @@ def test_who_stays_away_longer_than_a_deadline_is_counted_without():
 
 
 def test_who_is_asked_in_case_that_others_fail_is_no_newcomer():
-    """Six of eight are asked and the first four counted: the other two count nobody in."""
+    """Six of eight are asked and the first four counted: the other two count no client in."""
     world = World.new(
         rules(
             needs_reveal=False,
@@ -105,13 +105,13 @@ def test_who_is_asked_in_case_that_others_fail_is_no_newcomer():
         ),
         8,
     )
-    everybody = range(8)
-    kind, asked = who(opened(world, *everybody))
+    all_clients = range(8)
+    kind, asked = who(opened(world, *all_clients))
     assert (kind, len(asked)) == ("count", 6)
     first = sorted(asked)[:4]
     answered(world, *first)
     for _ in range(3):
-        assert who(opened(world, *everybody)) == ("train", set(first))
+        assert who(opened(world, *all_clients)) == ("train", set(first))
         answered(world, *first)
 
 
@@ -213,15 +213,15 @@ def closed(world):
 @pytest.mark.parametrize("closes", [True, False])
 def test_who_vanishes_in_a_step_under_masks_is_counted_without(at, closes):
     world = World.new(stepwise(rules(needs_reveal=False, exact=True)), 5)
-    everybody = range(4)
-    world.tick(*everybody)
+    all_clients = range(4)
+    world.tick(*all_clients)
     for _ in range(5):
-        masked(world, *everybody)
+        masked(world, *all_clients)
         closed(world)
     world.sum()
-    assert who(opened(world, *everybody)) == ("train", {*everybody})
+    assert who(opened(world, *all_clients)) == ("train", {*all_clients})
     while world.state.current is not None and world.state.current.phase != at:
-        masked(world, *everybody)
+        masked(world, *all_clients)
         closed(world)
     masked(world, 0, 1, 2)
     assert world.state.current is not None
@@ -235,7 +235,7 @@ def test_who_vanishes_in_a_step_under_masks_is_counted_without(at, closes):
     assert isinstance(found, RoundAbandoned)
     # Whose answers were due is left out of one round; afterwards its share was.
     blamed = {3} if at in ("collecting", "sharing", "masking") else set()
-    assert who(opened(world, *everybody)) == ("count", {*everybody} - blamed)
+    assert who(opened(world, *all_clients)) == ("count", {*all_clients} - blamed)
 
 
 def test_who_is_removed_is_not_waited_for():

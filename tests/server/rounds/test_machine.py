@@ -67,7 +67,7 @@ class TestCollecting:
     def test_strangers_do_not_count_as_live(self):
         assert plain().tick(0, 77) == ()
 
-    def test_closes_when_everybody_arrived(self):
+    def test_closes_when_every_client_arrived(self):
         world = plain()
         world.tick(0, 1)
         assert kinds(world.upload(0)) == ["UpdateCounted"]
@@ -289,7 +289,7 @@ class TestModels:
             world.apply(Uploaded(now=world.now, header=found))
 
     def test_the_first_round_goes_on_with_the_largest_group(self):
-        """Nobody said yet from which model; whoever reads a list of several would refuse it."""
+        """No client said yet from which model; whoever reads a list of several would refuse it."""
         for liar in range(4):
             world = encrypted()
             world.tick(*range(4))

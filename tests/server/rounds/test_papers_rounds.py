@@ -109,7 +109,7 @@ def test_one_that_says_something_else_is_outvoted(order):
 
 
 def test_clients_disagree():
-    """After the time that they have the run goes on: nobody knows which model they have."""
+    """After the time that they have the run goes on: no client knows which model they have."""
     world = published(kind="train")
     world.report(0, "honest")
     world.report(1, "lie")
@@ -142,7 +142,7 @@ def test_nothing_goes_on_without_a_word_on_the_count():
     assert world.state.rows == found.rows
 
 
-def test_a_disagreement_about_the_count_ends_the_run_until_somebody_else_speaks():
+def test_a_disagreement_about_the_count_ends_the_run_until_another_client_speaks():
     world = published()
     world.report(0, "honest")
     world.report(1, "lie")
@@ -238,7 +238,7 @@ def test_whose_word_is_refused():
         world.apply(ReportReceived(now=world.now, report=other))
 
 
-def test_nobody_opens_a_sum_for_others():
+def test_no_party_opens_a_sum_for_others():
     world = World.new(rules(), 3)
     world.tick(*range(3))
     for number in range(3):
@@ -297,7 +297,7 @@ def shown(state, said):
 
 
 def opening(state):
-    """Open the next round with everybody."""
+    """Open the next round with every client."""
     live = frozenset(map(client, range(3)))
     after, (opened,) = step(state, Tick(now=9.0, live=live))
     return after, opened
@@ -313,7 +313,7 @@ def test_it_goes_on_from_there():
     assert shown(anew().state, replace(said, charged=8))[0].charged == 8
     assert not after.evaluated
     assert shown(anew().state, replace(said, kind="evaluate"))[0].evaluated
-    # It may learn of more, and the next round has a number that nobody used.
+    # It may learn of more, and the next round has a number that is not used yet.
     assert after.nothing_opened_since_recovery
     assert shown(after, word(after, 11))[0].published == 11
     _, opened = opening(after)
@@ -348,7 +348,7 @@ def test_cells_that_the_word_pauses_are_left_out():
 
 
 def test_exact_sums_are_counted_again():
-    """Nobody knows any more over whom training rounds are."""
+    """No client knows any more over whom training rounds are."""
     state = replace(anew().state, rules=replace(anew().state.rules, exact=True))
     after, _ = shown(state, word(state, 9))
     assert after.next_kind == "count"

@@ -258,7 +258,7 @@ def revealing(found):
 
 
 class TestRevealing:
-    def test_nobody_else_fetches_contributions_or_speaks(self, tmp_path):
+    def test_no_other_party_fetches_contributions_or_speaks(self, tmp_path):
         bench = Bench.of(3, reveals=True)
         with serving(bench, tmp_path) as found:
             task = revealing(found)

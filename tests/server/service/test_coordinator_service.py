@@ -138,7 +138,7 @@ class TestTransport:
         assert caught.value.code == "internal"
         assert "secret" not in str(caught.value) and "incident" in str(caught.value)
 
-    def test_health_is_told_to_everybody_with_a_certificate(self, plain):
+    def test_health_is_told_to_every_holder_of_a_certificate(self, plain):
         from grpc_health.v1 import health_pb2, health_pb2_grpc
 
         with plain.channel() as channel:
@@ -270,7 +270,7 @@ def refusal(found, fetch, who):
 
 @pytest.mark.parametrize("fetch", [contribution, round_sum])
 def test_member_fetches_contribution(tmp_path, fetch, capfd):
-    """Where the authority opens sums nobody but the revealer gets them, not even in a round."""
+    """Where the authority opens sums no client but the revealer gets them, not even in a round."""
     with serving(held_by_the_authority(), tmp_path) as found:
         refusal(found, fetch, 0)
         # The revealer passes, and is told that no round is being revealed.
@@ -290,7 +290,7 @@ def test_operator_fetches_contribution(tmp_path, fetch, holder, capfd):
 
 
 @pytest.mark.parametrize("fetch", [contribution, round_sum])
-def test_where_members_decrypt_nobody_fetches_an_update(tmp_path, fetch, capfd):
+def test_where_members_decrypt_no_client_fetches_an_update(tmp_path, fetch, capfd):
     with serving(Bench.of(3, minimum_clients=2), tmp_path) as found:
         refusal(found, fetch, 0)
         with found.link(OPENER) as link, pytest.raises(NotInRoster):

@@ -304,7 +304,7 @@ def test_callers_that_went_are_forgotten(monkeypatch):
         for number in range(1_000):
             time.now = float(number)
             log.tell(ProtocolError("no"), SUBMIT, f"client {number}")
-    assert len(log._told) <= 100
+    assert len(log._reported) <= 100
 
 
 def test_a_member_that_is_refused_a_hundred_times(collecting):

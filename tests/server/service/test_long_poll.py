@@ -73,7 +73,7 @@ class TestLongPoll:
             with pytest.raises(ProtocolError):
                 await engine.polls.next_task(identity(0).client_id, "other", RoundId(0), 0.0)
 
-    async def test_who_cannot_join_a_full_round_waits_for_nobody(self, tmp_path):
+    async def test_a_client_that_cannot_join_a_full_round_waits_for_no_other(self, tmp_path):
         """Three are counted, half as many more are asked: five of seven that come one by one."""
         bench = Bench.of(7, minimum_clients=3, clients_per_round=3, over_provision=1.5)
 
@@ -131,7 +131,7 @@ class TestLongPoll:
 
 
 @pytest.mark.parametrize("place", ["draft.write", "draft.synced", "folder.synced"])
-async def test_the_file_stays_open_until_nobody_uses_it(tmp_path, place):
+async def test_the_file_stays_open_until_it_is_unused(tmp_path, place):
     bench = Bench.of(3)
     reached, go_on = threading.Event(), threading.Event()
 

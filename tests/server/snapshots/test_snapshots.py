@@ -82,8 +82,8 @@ async def test_a_late_joiner_gets_what_up_to_date_clients_made(tmp_path, veiled)
 
 
 @pytest.mark.parametrize("veiled", [False, True])
-async def test_nobody_sends_one_without_being_asked(tmp_path, veiled):
-    """What a member says of a published round is right, and still nobody wanted its copy."""
+async def test_no_client_sends_one_without_being_asked(tmp_path, veiled):
+    """What a member says of a published round is right, and still no client wanted its copy."""
     bench = bench_of(veiled=veiled)
 
     async with running(bench, tmp_path) as engine:
@@ -102,7 +102,7 @@ async def test_nobody_sends_one_without_being_asked(tmp_path, veiled):
         assert here(engine) in (None, Blob.of(GOOD).digest)
 
 
-async def test_where_nobody_named_the_model_two_have_to_send_the_same(tmp_path):
+async def test_where_no_client_named_the_model_two_have_to_send_the_same(tmp_path):
     bench, clock = bench_of(veiled=False), FakeClock()
 
     async with running(bench, tmp_path, clock=clock) as engine:
@@ -117,7 +117,7 @@ async def test_where_nobody_named_the_model_two_have_to_send_the_same(tmp_path):
         assert here(engine) == Blob.of(GOOD).digest
 
 
-async def test_a_copy_that_a_joiner_cannot_open_is_made_again_by_somebody_else(tmp_path):
+async def test_a_copy_that_a_joiner_cannot_open_is_made_again_by_another_client(tmp_path):
     """The word that came with it is true; what is sealed, the coordinator cannot see."""
     bench = bench_of(veiled=True)
     bad, good = Blob.of(RUBBISH).digest, Blob.of(GOOD).digest
@@ -135,7 +135,7 @@ async def test_a_copy_that_a_joiner_cannot_open_is_made_again_by_somebody_else(t
         engine.snapshots.note_refused(joiner, frozenset({bad}))
         assert here(engine, bad) is None
         assert here(engine) == bad, "nobody knows who of them lies"
-        # No pause, though somebody was asked a moment ago.
+        # No pause, though a client was asked a moment ago.
         await ask(engine, 1)
         await send_snapshot(engine, bench, 1, GOOD)
         assert here(engine) == here(engine, bad) == good

@@ -96,7 +96,7 @@ async def test_an_abandoned_round_is_paid_for_once_it_could_be_read(tmp_path, ph
         assert world.engine.run.state.charged == charged + 1
 
 
-async def test_a_step_that_could_not_be_stored_asks_nobody_for_shares(tmp_path):
+async def test_a_step_that_could_not_be_stored_asks_no_client_for_shares(tmp_path):
     """The charge is in the transaction that begins the answers: without it there are none."""
     failing: list[Masked] = []
 

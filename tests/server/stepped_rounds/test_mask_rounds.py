@@ -228,7 +228,7 @@ async def test_an_answer_that_gives_nothing_is_no_answer(tmp_path):
 
 
 @pytest.mark.parametrize("which", ["mask", "share", "equal"])
-async def test_keys_that_nobody_could_use_end_nobodys_round(tmp_path, which):
+async def test_keys_that_no_client_could_use_end_no_clients_round(tmp_path, which):
     """The point 0 has order 2, and 1 order 4: whatever they are combined with gives zeros."""
     async with masked(tmp_path, 5) as world:
         task = await task_of(world, 2)

@@ -100,7 +100,7 @@ def test_exact_sums_go_on_over_those_who_were_counted(tmp_path):
     store.close()
 
 
-def test_a_count_before_a_round_that_was_learnt_names_nobody(tmp_path):
+def test_a_count_before_a_round_that_was_learnt_names_no_client(tmp_path):
     """Another count may have been in between: whom the earlier one named is no help."""
     store = SqliteStore(tmp_path, IDENTITY)
     said = a_word(1, kind="count", trained=0)

@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_written_is_a_setting(tmp_path, monkeypatch):
     folder = tmp_path / "state"
     SqliteStore(folder, IDENTITY).close()
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    # Permissions bind nobody who is root.
+    # Permissions do not bind root.
     with monkeypatch.context() as changed:
         changed.setattr("os.access", lambda path, _: path.name != "coordinator.sqlite")
         with pytest.raises(SettingsError, match=r"state: .*coordinator.sqlite' cannot be written"):

@@ -111,7 +111,7 @@ class TestUploads:
             assert (await engine.updates.status(*ask)).accepted
 
     async def test_an_update_to_another_model_is_left_out(self, tmp_path):
-        """Without encryption nobody signed which model is right; most know."""
+        """Without encryption no client signed which model is right; most know."""
         bench = Bench.of(4)
 
         async with running(bench, tmp_path) as engine:

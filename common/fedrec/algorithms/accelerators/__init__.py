@@ -63,7 +63,7 @@ class Accelerator:
 
 ACCELERATORS: Mapping[str, Accelerator] = {
     "fedmf": Accelerator(
-        version=1, serves=lambda algorithm: getattr(algorithm.compression, "by", "") != "user"
+        version=1, serves=lambda algorithm: getattr(algorithm.sent.compression, "by", "") != "user"
     ),
     "pfedrec": Accelerator(
         version=1, serves=lambda algorithm: algorithm.shapes.update.structure == "dense"

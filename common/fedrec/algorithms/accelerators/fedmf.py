@@ -99,7 +99,7 @@ def round_of(algorithm: FedMF, start: RoundStart, total: GridSum) -> FedMFRound:
         negatives_per_positive=settings.negatives_per_positive,
         scale=total.scale,
         bound=total.bound,
-        counts_entries=algorithm.structure.counts_entries,
+        counts_entries=algorithm.sent.structure.counts_entries,
     )
 
 
@@ -116,10 +116,10 @@ def fit(
     import torch
 
     settings, total = algorithm.settings, sums["item_embedding"]
-    members = algorithm.structure.members(
+    members = algorithm.sent.structure.members(
         algorithm.shapes.seed, start.round, chunk.user_keys, start.party_key
     )
-    width, counts_entries = total.width, algorithm.structure.counts_entries
+    width, counts_entries = total.width, algorithm.sent.structure.counts_entries
     users = FedMFUsers(
         sampled=Sampled.of(
             chunk, seed=algorithm.shapes.seed, round_id=start.round, epochs=settings.local_epochs

@@ -31,7 +31,7 @@ from fedrec.algorithms.accelerators.compiled import (
     train_in_parts,
 )
 from fedrec.algorithms.algorithm import ChunkResult, RoundStart
-from fedrec.algorithms.trained import MOST_SAMPLES
+from fedrec.algorithms.sent import MOST_SAMPLES
 from fedrec.compiling import COMPILED
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def fit(
     # The network's tensors have one step and one bound.
     own_networks, rates = sums[names[0]], algorithm.rates
     weights = np.ones(chunk.n_users, dtype=np.int64)
-    if "samples" in algorithm.divisors:
+    if "samples" in algorithm.sent.divisors:
         weights = np.minimum(np.diff(chunk.pointers.numpy()), MOST_SAMPLES)
     users = FedNCFUsers(
         sampled=Sampled.of(
@@ -140,9 +140,9 @@ def fit(
         sums[name].add_sums(part, finite=found.finite)
     if algorithm.counts_rows:
         sums.add_counts(counts)
-    if "samples" in algorithm.divisors:
+    if "samples" in algorithm.sent.divisors:
         sums["samples"].add_sums(torch.from_numpy(weights.sum(keepdims=True)), finite=True)
-    if "users" in algorithm.divisors:
+    if "users" in algorithm.sent.divisors:
         sums["users"].add_whole(torch.ones((chunk.n_users, 1)))
     return found.result({"user_embedding": torch.from_numpy(users.vectors)})
 

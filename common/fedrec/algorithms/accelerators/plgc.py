@@ -30,7 +30,7 @@ from fedrec.algorithms.accelerators.fedmf import open_step, round_of, take_minib
 from fedrec.algorithms.algorithm import ChunkResult, RoundStart
 from fedrec.algorithms.fedmf import FedMF
 from fedrec.algorithms.optimisers import Sgd
-from fedrec.algorithms.trained import MOST_SAMPLES
+from fedrec.algorithms.sent import MOST_SAMPLES
 from fedrec.compiling import COMPILED
 
 if TYPE_CHECKING:

@@ -103,9 +103,9 @@ class Crew:
         places = self.scratch.keep(arrays)
         path = next(iter(places.values())).path
         weakref.finalize(matter, Path(path).unlink, missing_ok=True)
-        told = about | {"arrays": {name: place.to_json() for name, place in places.items()}}
-        self._kept[matter] = told
-        return told
+        message = about | {"arrays": {name: place.to_json() for name, place in places.items()}}
+        self._kept[matter] = message
+        return message
 
     def end(self) -> None:
         """End all workers, then delete the files that they share."""
@@ -242,10 +242,10 @@ class CrewWork(ABC, Generic[T]):
                 worker.tell_once(matter, header)
             share = self._shares[worker] = self._begin(worker)
         share.task = task = self._waiting.popleft()
-        worker.tell({"say": self.say, **self._told(task)}, task.members.tobytes())
+        worker.tell({"say": self.say, **self._task_fields(task)}, task.members.tobytes())
 
     @abstractmethod
-    def _told(self, task: WorkerTask) -> dict[str, Any]:
+    def _task_fields(self, task: WorkerTask) -> dict[str, Any]:
         """Return what a worker needs to know of a task, except for its users."""
 
     def _note(self, worker: WorkerProcess, answer: dict[str, Any]) -> None:

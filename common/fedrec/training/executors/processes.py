@@ -158,7 +158,7 @@ class ProcessRound(CrewWork[JobResult]):
         worker.tell({"say": "sums", "shape": asdict(self._job.sums), "places": sent})
         return Share(places=places, metrics=self._like)
 
-    def _told(self, task: WorkerTask) -> dict[str, Any]:
+    def _task_fields(self, task: WorkerTask) -> dict[str, Any]:
         return {"n_steps": task.n_steps}
 
 
@@ -207,7 +207,7 @@ class ProcessMeasuring(CrewWork[NDArray[np.int64]]):
     def _begin(self, worker: WorkerProcess) -> Share:
         return Share(places={}, metrics=self._like)
 
-    def _told(self, task: WorkerTask) -> dict[str, Any]:
+    def _task_fields(self, task: WorkerTask) -> dict[str, Any]:
         return {
             **asdict(self._job.measures),
             "memory_bytes": self._job.memory_bytes // self._n_workers,

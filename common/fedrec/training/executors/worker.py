@@ -29,18 +29,18 @@ def main() -> None:
     hello = read_frame(sys.stdin.buffer)
     if hello is None:
         return
-    told: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+    frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
     folder = hello[0]["folder"]
     # A process forked by the executor may hold the pipe open.
     end_with_parent(hello[0]["parent"], lambda: _abandon(folder))
-    threading.Thread(target=_listen, args=(sys.stdin.buffer, told, folder), daemon=True).start()
+    threading.Thread(target=_listen, args=(sys.stdin.buffer, frames, folder), daemon=True).start()
     try:
-        _work(told, answers)
+        _work(frames, answers)
     except BrokenPipeError:
         _abandon(folder)
 
 
-def _listen(pipe: IO[bytes], told: queue.SimpleQueue[Frame], folder: str) -> None:
+def _listen(pipe: IO[bytes], frames: queue.SimpleQueue[Frame], folder: str) -> None:
     while True:
         frame = read_frame(pipe)
         if frame is None:
@@ -48,7 +48,7 @@ def _listen(pipe: IO[bytes], told: queue.SimpleQueue[Frame], folder: str) -> Non
         elif frame[0]["say"] == "end":
             os._exit(0)
         else:
-            told.put(frame)
+            frames.put(frame)
 
 
 def _abandon(folder: str) -> None:
@@ -57,7 +57,7 @@ def _abandon(folder: str) -> None:
     os._exit(1)
 
 
-def _work(told: queue.SimpleQueue[Frame], answers: IO[bytes]) -> None:
+def _work(frames: queue.SimpleQueue[Frame], answers: IO[bytes]) -> None:
     # Import this late: until here, a worker must notice at once that its executor is gone.
     import torch
 
@@ -68,7 +68,7 @@ def _work(told: queue.SimpleQueue[Frame], answers: IO[bytes]) -> None:
     tasks = TrainedTasks()
     write_frame(answers, {"say": "ready"})
     while True:
-        header, body = told.get()
+        header, body = frames.get()
         try:
             answer = tasks.hear(header, body)
         except Exception as error:

@@ -92,7 +92,7 @@ class WorkerProcess:
     ) -> None:
         self._heard = heard
         self._log = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed in `end`)
-        self._told: dict[str, object] = {}
+        self._sent: dict[str, object] = {}
         # Start a new interpreter, never a fork: this process may have threads that hold locks, and
         # a notebook has no main module to import. Its own process group leaves Ctrl-C to this
         # process.
@@ -121,8 +121,8 @@ class WorkerProcess:
 
     def tell_once(self, matter: object, header: Mapping[str, Any]) -> None:
         """Send a frame unless the last one of its kind was about the same object."""
-        if self._told.get(header["say"]) is not matter:
-            self._told[header["say"]] = matter
+        if self._sent.get(header["say"]) is not matter:
+            self._sent[header["say"]] = matter
             self.tell(header)
 
     def _listen(self) -> None:

@@ -53,14 +53,14 @@ def audit_wire(
     known = Known.of(settings, epochs)
     parameters = algorithm_of(known.plan, 1).parameters
     received = {entry.name for entry in parameters if entry.received}
-    told = Truth.of(truth, known.item_ids, received=received) if truth else Truth()
-    search = None if told.is_empty else Search(told)
+    secrets = Truth.of(truth, known.item_ids, received=received) if truth else Truth()
+    search = None if secrets.is_empty else Search(secrets)
     traffic, storage = Traffic(known, search), Storage(known, search)
     paths = [] if recording is None else _recordings(recording)
     for path in paths:
         traffic.read(FrameReader(path))
     storage.read()
-    return _report(known, traffic, storage, told, len(paths))
+    return _report(known, traffic, storage, secrets, len(paths))
 
 
 def _recordings(place: Path) -> list[Path]:
@@ -74,7 +74,7 @@ def _recordings(place: Path) -> list[Path]:
 
 
 def _report(
-    known: Known, traffic: Traffic, storage: Storage, told: Truth, recordings: int
+    known: Known, traffic: Traffic, storage: Storage, secrets: Truth, recordings: int
 ) -> WireReport:
     findings = (*traffic_findings(traffic), *storage_findings(storage))
     uploads = traffic.blobs.get(_UPLOADS, BlobTally())
@@ -103,13 +103,13 @@ def _report(
         published=published.blobs,
         published_bytes=0 if sizes is None else sizes.n_bytes,
         published_readable=published.readable,
-        searched=_searched(told),
+        searched=_searched(secrets),
         found=found,
         findings=findings,
         clients=tuple(_client_rows(traffic, uploads)),
         epochs=tuple(_epoch_rows(traffic)),
         problems=_problems(known, traffic, storage, findings),
-        notes=tuple(_notes(traffic, told, recordings)),
+        notes=tuple(_notes(traffic, secrets, recordings)),
     )
 
 
@@ -171,17 +171,17 @@ def _epoch_rows(traffic: Traffic) -> list[EpochRow]:
     ]
 
 
-def _searched(told: Truth) -> dict[str, int]:
+def _searched(secrets: Truth) -> dict[str, int]:
     searched = {
-        "private vectors": len(told.vectors),
-        MODEL: len(told.model),
-        "histories": len(told.histories),
-        "user ids": len(told.user_ids) - told.unsearched_ids,
+        "private vectors": len(secrets.vectors),
+        MODEL: len(secrets.model),
+        "histories": len(secrets.histories),
+        "user ids": len(secrets.user_ids) - secrets.unsearched_ids,
     }
     return {what: count for what, count in searched.items() if count}
 
 
-def _notes(traffic: Traffic, told: Truth, recordings: int) -> list[str]:
+def _notes(traffic: Traffic, secrets: Truth, recordings: int) -> list[str]:
     notes = []
     if not recordings:
         notes.append("Nothing was recorded, so only the coordinator's folder was checked.")
@@ -196,9 +196,9 @@ def _notes(traffic: Traffic, told: Truth, recordings: int) -> list[str]:
                 "Their senders' membership and the context were therefore not checked. Give the "
                 "authority's rosters with --epochs."
             )
-    if told.unsearched_ids:
+    if secrets.unsearched_ids:
         notes.append(
-            f"{told.unsearched_ids} user ids are short numbers, which occur by chance, so they "
+            f"{secrets.unsearched_ids} user ids are short numbers, which occur by chance, so they "
             "were not searched for."
         )
     foreign = {method for method in (key.method for key in traffic.blobs) if method not in BLOBS}

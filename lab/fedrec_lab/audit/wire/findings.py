@@ -105,7 +105,7 @@ def _of_blobs(
         problems += [f"{name}: {why}" for why in _not_hidden(blobs)]
     # With indices in the clear, a sum has an entry for every index that any client sent. A server
     # that makes a model for each user adds what it computed to the sums of training rounds.
-    computes = algorithm_of(known.plan, 1).personalises
+    computes = algorithm_of(known.plan, 1).derived.personalises
     grows = kind == "sum" and (known.protection.chosen.entries > 0 or computes)
     if kind is not None and KINDS[kind].one_length and not grows:
         # A count round's vector has a different length than the vectors of all other rounds.

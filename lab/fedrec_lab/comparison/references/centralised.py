@@ -19,7 +19,7 @@ from fedrec.algorithms import (
     Sgd,
     Values,
 )
-from fedrec.algorithms.trained import MOST_SAMPLES
+from fedrec.algorithms.sent import MOST_SAMPLES
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Protocol, Rates, Split, rates_of_ranks
 from fedrec.evaluation.protocols import Ranking

@@ -113,9 +113,9 @@ def search(axes: Sequence[Axis], budget: int, worth: Callable[[Setting], float])
                     break
     notes = [axis.note for axis in axes if axis.note]
     notes += [
-        said
+        note
         for index, axis in enumerate(axes)
-        if (said := _edge(axis, best, index, tried, spent=len(tried) >= budget))
+        if (note := _edge(axis, best, index, tried, spent=len(tried) >= budget))
     ]
     worst = min(tried, key=lambda setting: tried[setting])
     return Found(best=best, worst=worst, tried=len(tried), notes=tuple(notes))

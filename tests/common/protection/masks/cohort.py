@@ -67,8 +67,8 @@ def make_people(count: int, cell_size: int = 0) -> tuple[list[Identity], Roster]
     """Return identities in the order of their client ids, and their roster.
 
     Args:
-        cell_size: of consecutive cells; without any anybody may be missing from a sum, which is how
-            the arithmetic is tested.
+        cell_size: of consecutive cells; without cells any client may be missing from a sum,
+            which is how the arithmetic is tested.
     """
     people = sorted((Identity.create() for _ in range(count)), key=lambda one: one.client_id)
     roster = Roster(
@@ -95,7 +95,7 @@ def make_words(spec: VectorSpec = SPEC) -> MaskWords:
 
 @dataclass
 class Cohort:
-    """Everybody of one round, and everything that the coordinator sees."""
+    """Every client of one round, and everything that the coordinator sees."""
 
     people: list[Identity]
     roster: Roster

@@ -1,4 +1,4 @@
-"""Graphs: regular, symmetric, the same for everybody, and not the same for every seed."""
+"""Graphs: regular, symmetric, the same for every client, and not the same for every seed."""
 
 import pytest
 from hypothesis import given

@@ -33,7 +33,7 @@ def test_the_exchange_of_rfc_7748():
     assert exchange(private_key(alice), bob_public).hex() == shared
 
 
-def test_both_sides_agree_and_nobody_else():
+def test_both_sides_agree_and_no_third_one():
     one, other = RoundKeys.create(), RoundKeys.create()
     key = pair_mask_key(DIGEST, private_key(one.mask), public_key(other.mask), own=2, other=7)
     assert key == pair_mask_key(
@@ -69,7 +69,7 @@ def test_shares_open_for_one_holder_in_one_direction_and_round():
         open_shares(b"e" * 32, *args[1:], owner=1, holder=2, sealed=sealed)
 
 
-def test_a_key_that_agrees_with_everybody_is_refused():
+def test_a_key_that_agrees_with_every_client_is_refused():
     """The point of order 1: the exchange would give zeros whoever takes part."""
     with pytest.raises(KeysError):
         exchange(private_key(RoundKeys.create().mask), bytes(32))

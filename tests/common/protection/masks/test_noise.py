@@ -1,4 +1,4 @@
-"""Noise in a sum under masks: all of the survivors', none of anybody else's, and never cut off."""
+"""Noise in a sum under masks: that of the survivors, of no other client, and never cut off."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_between_the_complete_graph_and_the_table_the_bound_is_exact(count, mali
 
 
 @pytest.mark.parametrize(("count", "threshold"), [(3, 3), (4, 3), (5, 4), (10, 7), (31, 21)])
-def test_below_32_everybody_is_a_neighbour(count, threshold):
+def test_below_32_every_client_is_a_neighbour(count, threshold):
     found = parameters_for(count, tolerance("10/10", True))
     assert (found.degree, found.threshold, found.complete) == (count - 1, threshold, True)
 
@@ -153,5 +153,5 @@ def test_shares_of_corrupt_clients_are_rounded_up_and_those_of_dropouts_down():
     ("members", "fewest"), [(3, 3), (4, 4), (5, 4), (9, 4), (11, 5), (100, 13), (10_000, 1003)]
 )
 def test_a_list_has_room_for_all_who_are_corrupt(members, fewest):
-    """But one of everybody was chosen by nobody."""
+    """But a list of all clients was not chosen."""
     assert tolerance("10/10", True).fewest_listed(3, members) == fewest

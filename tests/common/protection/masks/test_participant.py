@@ -88,19 +88,19 @@ def test_shares_need_enough_equal_signatures():
     cohort.mask()
     cohort.sign()
     participant = cohort.participants[0]
-    everybody = cohort.collector.signatures_for(cohort.id(0))
-    some = {position: everybody[position] for position in sorted(everybody)[:3]}
-    foreign = dict.fromkeys(everybody, everybody[3])
+    all_signed = cohort.collector.signatures_for(cohort.id(0))
+    some = {position: all_signed[position] for position in sorted(all_signed)[:3]}
+    foreign = dict.fromkeys(all_signed, all_signed[3])
     for signatures in ({}, some, {9: bytes(64)}):
         with pytest.raises(RevealRefused, match="neighbours"):
             participant.give(signatures, cohort.roster)
     # Enough are good, and still no honest coordinator would hand the others on.
-    for wrong, lied in ((foreign, "5 of 6"), (everybody | {1: bytes(64)}, "1 of 6")):
+    for wrong, lied in ((foreign, "5 of 6"), (all_signed | {1: bytes(64)}, "1 of 6")):
         with pytest.raises(SplitView, match=f"{lied} clients signed different survivors"):
             participant.give(wrong, cohort.roster)
-    four = {position: everybody[position] for position in sorted(everybody)[:4]}
+    four = {position: all_signed[position] for position in sorted(all_signed)[:4]}
     given = participant.give(four, cohort.roster)
-    assert given == participant.give(everybody, cohort.roster)
+    assert given == participant.give(all_signed, cohort.roster)
     assert given.self_owners == tuple(range(7)) and given.key_owners == ()
 
 

@@ -191,7 +191,7 @@ def test_too_many_wrong_shares_end_the_round_with_a_reason():
         cohort.collector.unmask()
 
 
-def test_an_owner_that_seals_rubbish_harms_nobody():
+def test_an_owner_that_seals_rubbish_harms_no_client():
     """Its neighbours hold no share of it, but six of its seven shares would have been enough."""
     cohort = Cohort.of(7)
     cohort.advertise()
@@ -234,7 +234,7 @@ def test_sets_by_hand():
             unpack(wrong, 9)
 
 
-def test_an_inbox_from_nobody_is_refused():
+def test_an_inbox_without_a_sender_is_refused():
     cohort = Cohort.of(4)
     cohort.advertise()
     cohort.share()

@@ -1,4 +1,4 @@
-"""Sums over whole cells: who is dropped with another, who still helps, and what nobody signs."""
+"""Sums over whole cells: who is dropped with another, who still helps, and what is never signed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_of_forty_clients_three_drop_out_with_their_cells():
 
 
 def test_what_is_given_of_those_left_out_is_their_mask_key_alone():
-    """Their vectors arrived, and stay under a mask whose seed nobody can put together."""
+    """Their vectors arrived, and stay under a mask whose seed cannot be put together."""
     cohort = nine()
     cohort.advertise()
     cohort.share()
@@ -121,7 +121,7 @@ def test_two_sets_of_whole_cells_are_not_both_signed():
             cohort.participants[own].sign(one, person, cohort.roster)
 
 
-def test_signatures_count_of_whoever_shared_and_of_nobody_else():
+def test_signatures_count_of_clients_that_shared_and_of_no_other():
     """Seven of the eight that are left; those of three that are left out are among them."""
     cohort = nine()
     cohort.advertise()
@@ -180,7 +180,7 @@ def test_listed_victim_and_two():
     cohort.participants[0].share(longer, cohort.roster)
 
 
-def test_a_list_of_all_three_members_was_chosen_by_nobody():
+def test_a_list_of_all_three_members_was_not_chosen():
     cohort = Cohort.of(3, LIAR, people=make_people(3, cell_size=3))
     np.testing.assert_array_equal(cohort.run(), cohort.total())
 

@@ -107,7 +107,7 @@ def test_of_a_killed_parent_no_worker_is_alive_after_five_seconds(started, tmp_p
 
 def test_ctrl_c_is_the_parents(started, tmp_path):
     process, watched, pids = started(10_000)
-    # A terminal sends it to the whole group; somebody may send it to a worker alone.
+    # A terminal sends it to the whole group; it may be sent to a worker alone.
     for pid in pids:
         os.kill(pid, signal.SIGINT)
     assert process.poll() is None and not select.select(watched, [], [], 0)[0]

@@ -90,7 +90,7 @@ def test_algorithms_of_others_are_found_where_they_are_imported_from(
         same(play(Learner(plan, 200, device="cpu", resources=Resources(workers=executor))), alone)
 
 
-def test_some_users_or_nobody_may_train(plan_of, play, same, users, executor):
+def test_some_users_or_none_may_train(plan_of, play, same, users, executor):
     for some in (np.arange(len(users)) % 5 == 0, np.zeros(len(users), bool)):
         learners = [
             Learner(plan_of(), 200, device="cpu", resources=Resources(workers=workers))
@@ -230,7 +230,7 @@ def test_a_defect_in_a_worker_is_told_here(plan_of, play, lone, monkeypatch, cap
 
 
 def test_no_secret_reaches_a_worker(plan_of, play, lone, monkeypatch):
-    # What people give programs in their environment, and what nobody has heard of.
+    # What people give programs in their environment, and unknown ones.
     for name in ("AWS_SECRET_ACCESS_KEY", "FEDREC_CLIENT__TOKEN_FILE", "GITHUB_TOKEN", "MINE"):
         monkeypatch.setenv(name, "do-not-tell")
     read, write = os.pipe()
@@ -272,7 +272,7 @@ def test_a_folder_that_is_not_there_is_told(plan_of, play, tmp_path):
 
 
 def test_closing_leaves_no_process_and_no_file(plan_of, play, same, tmp_path):
-    """Of three processes, and of those of a learner that nobody closes."""
+    """Of three processes, and of those of a learner that is not closed."""
     learner = Learner(
         plan_of(), 200, device="cpu", resources=Resources(workers=3, scratch=tmp_path)
     )

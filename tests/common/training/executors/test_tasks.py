@@ -86,7 +86,7 @@ def test_no_task_takes_more_memory_than_a_worker_has(job_of):
         assert len(task.members) * each[task.n_steps] <= memory // 2
 
 
-def test_nobody_makes_no_task(job_of, users):
+def test_no_users_make_no_task(job_of, users):
     assert tasks_of(job_of(np.zeros(len(users), bool)), 2) == []
 
 

@@ -46,7 +46,7 @@ class Rotated:
         return Known.of(load_settings(self.workspace.parties.coordinator), given)
 
     def foreign(self, number: int) -> KeyEpoch:
-        """Return an epoch of somebody who is not this federation's authority."""
+        """Return an epoch of an issuer that is not this federation's authority."""
         plan, n_items = self.workspace.plan, len(self.workspace.data.catalogue)
         members = self.first.roster.members
         return make_epoch(Authority.create(), plan, n_items, members, number=number)
@@ -163,7 +163,7 @@ def test_a_roster_that_the_authority_did_not_sign_is_told(record, rotated):
 
 
 def test_an_epoch_without_a_roster_is_told_as_such(record, rotated):
-    """Its messages are tried like all others; who belonged to it nobody can say."""
+    """Its messages are tried like all others; its members cannot be named."""
     recording = record()
     blob = planned(rotated.known())
     recording.upload(1, rotated.left, blob, slice(0, len(blob)), epoch=1)

@@ -31,7 +31,7 @@ def message(values: np.ndarray, protection: str) -> bytes:  # type: ignore[type-
     return made.member(context, secret).protect(values)
 
 
-def test_what_nobody_protected_is_read_to_the_last_value():
+def test_an_unprotected_vector_is_read_to_the_last_value():
     values, tally = vector(), BlobTally()
     blob = message(values, "none")
     reader = PlainReader(SPEC)

@@ -54,7 +54,7 @@ def test_two_clients_with_the_same_bytes_are_told(recording, known):
     assert "1 are what another client sent, byte for byte" in problem
 
 
-def test_a_sum_that_nobody_sealed_is_told(recording, known):
+def test_an_unsealed_sum_is_reported(recording, known):
     """The blob is announced within another message, and its chunks follow."""
     spec = known.vectors.trained(256)
     values = np.arange(spec.length, dtype=np.int64) % 3
