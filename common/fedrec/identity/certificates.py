@@ -379,7 +379,7 @@ def _signed(
     own = x509.SubjectKeyIdentifier.from_public_key(public)
     issuers = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     made = made.add_extension(own, critical=False).add_extension(issuers, critical=False)
-    if is_issuer:
+    if role is None:
         made = made.add_extension(_SIGNS_CERTIFICATES, critical=True)
     else:
         made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
