@@ -53,6 +53,7 @@ test-fast: setup
 
 test-more: setup
 	$(PYTEST) -m 'long and not cuda' || $(call AGAIN,-m 'long and not cuda')
+	FEDREC_DEVICE=cpu $(PYTEST) -m cuda tests/common/training/test_cuda.py
 
 # Of the fast part, in this process's own tests: what only other processes run shows as missing.
 coverage: setup
@@ -60,13 +61,12 @@ coverage: setup
 	  --cov --cov-report=term --cov-report=html:build/coverage
 
 # Each of these is alone: it goes to whichever process is free. One that fails says how it is
-# repeated. One module starts a Ray cluster.
+# repeated. Those of the module that starts a Ray cluster stay together.
 SOAK_SECONDS ?= 3600
 FUZZ_SECONDS ?= 600
 test-long: test-more
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
 	FEDREC_SOAK_SECONDS=$(SOAK_SECONDS) FUZZ_SECONDS=$(FUZZ_SECONDS) \
-	  $(PYTEST) --dist load -m 'hours and not cuda'
+	  $(PYTEST) --dist loadgroup -m 'hours and not cuda'
 
 # Needs docker or podman; CONTAINERS names another command, BUILD_ARGS is added to every build.
 e2e-containers: setup

@@ -122,5 +122,5 @@ step versions 30 "${trial[@]}" versions
 step "pytest -m cuda" 110 "${trial[@]}" tests
 step federation 70 "${trial[@]}" federation
 step memory 60 "${trial[@]}" memory
-step rounds 200 "${trial[@]}" rounds --times "${TIMES:-100}"
+step rounds 260 "${trial[@]}" rounds --times "${TIMES:-100}"
 "${trial[@]}" table 2>&1 | tee -a "$log"

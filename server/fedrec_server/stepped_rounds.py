@@ -43,8 +43,7 @@ from fedrec_server.rounds.steps import (
     without_vectors,
 )
 from fedrec_server.run.live_run import LiveRun
-from fedrec_server.uploads.group_commit import GroupCommit
-from fedrec_server.uploads.round_sum import Collection
+from fedrec_server.uploads.round_sum import Collection, GroupCommit
 
 PATIENCE = 1 / 3
 """Part of the last step's time in which all clients may answer, even if fewer would be enough."""

@@ -174,7 +174,7 @@ class ContributionSuite:
             change, counts = party.rows(vector), party.parts(vector)[1]
             assert set(np.unique(counts)) <= {0, 1}
             held = np.isin(np.arange(N_ITEMS), party.users.train_of(index)) & active
-            if party.algorithm.counts_rows:
+            if party.algorithm.derived.counts_rows:
                 assert (counts[held] == 1).all()
                 assert not change[counts == 0].any()
             else:
@@ -191,7 +191,7 @@ class ContributionSuite:
             counts = party.parts(found.vector)[1]
             changes = party.sums(found.vector).changes
             for tensor in party.learner.server.layout.tensors:
-                counted = tensor.per_item and party.algorithm.counts_rows
+                counted = tensor.per_item and party.algorithm.derived.counts_rows
                 users = counts[:, None] if counted else len(party.users)
                 sums = changes[tensor.name].reshape(N_ITEMS if tensor.per_item else 1, -1)
                 assert (np.abs(sums) <= users * tensor.bound).all()

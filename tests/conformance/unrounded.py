@@ -147,7 +147,7 @@ def train_unrounded(
     sums.settle(decaying(algorithm, start), shrinking(algorithm, start), weighed)
     change = sums.tensors(learner, cohort.active)
     counts = np.zeros(learner.server.n_items, dtype=np.int64)
-    if algorithm.counts_rows:
+    if algorithm.derived.counts_rows:
         counts[cohort.active] = sums.counts
     applied = algorithm.apply(shared, MappingProxyType(change), counts, round_id)
     if algorithm.derived.personalises:

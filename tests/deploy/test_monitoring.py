@@ -29,7 +29,6 @@ MONITORING = ROOT / "deploy" / "monitoring"
 RUNBOOK = ROOT / "docs" / "how-to" / "runbook"
 ALERTS = (MONITORING / "alerts.yml").read_text(encoding="utf-8")
 NAMES = re.findall(r"- alert: (\w+)", ALERTS)
-HOURS = 60
 DAY = 86_400
 
 

@@ -148,7 +148,7 @@ WEAKER: dict[str, tuple[Weaker, ...]] = {
     ),
     "docs/how-to/use-a-ray-cluster.md": (
         Weaker(
-            starts=("ray get-auth-token", "RAY_AUTH_MODE=token ray start"),
+            starts=("ray get-auth-token", "RAY_AUTH_MODE=token ray st"),
             check=nothing,
             why="needs the extra and other machines; tests/common/cluster/test_ray.py runs them",
         ),

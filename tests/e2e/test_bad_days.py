@@ -7,7 +7,6 @@ root can't make anything.
 import shutil
 import signal
 import socket
-from collections.abc import Callable
 from contextlib import contextmanager
 
 import pytest
@@ -16,16 +15,9 @@ from world.kits import Command, Kits, commands, events_of, fedrec, wait_for_even
 from fedrec.data import generate
 from fedrec.data.writing import write_interactions
 
-Start = Callable[..., Command]
 OLDER = "import fedrec.wire.messages as messages; messages.PROTOCOL_VERSION = '7.0'"
 WAITING, JOINED = "waiting_to_join", "joined"
 FINISHED = "all rounds are published"
-
-
-@pytest.fixture
-def start():
-    with commands() as started:
-        yield started
 
 
 def finished(*clients):
@@ -275,7 +267,6 @@ def test_clocks_that_are_off_by_days(tmp_path, start):
 
 NOWHERE = "/sys/kernel"
 GARBAGE = bytes(range(256)) * 40
-Fedrec = Callable[..., str]
 
 
 @pytest.fixture

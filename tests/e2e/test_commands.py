@@ -4,19 +4,17 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 from world.clock import DEADLINE_SECONDS
 from world.federation import made_data, prepare
-from world.kits import WITHOUT, Command, commands
+from world.kits import WITHOUT
 
 from fedrec.plan.schema import Plan
 
 pytestmark = pytest.mark.slow
 
 ROUNDS = 3
-Start = Callable[..., Command]
 
 
 @pytest.fixture
@@ -45,13 +43,6 @@ def folders(folder, protection, *, total):
         ),
         n_clients=3,
     )
-
-
-@pytest.fixture
-def start():
-    """Start commands that end with the test."""
-    with commands() as started:
-        yield started
 
 
 def test_a_federation_of_separate_commands(workspace, start, tmp_path):

@@ -3,28 +3,19 @@
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from world.clock import poll
-from world.kits import Command, commands, descendants, is_running
+from world.kits import descendants, is_running
 
 from fedrec import Recommender
 from fedrec.plan.protections import about_protection
 
 pytestmark = pytest.mark.slow
 
-Start = Callable[..., Command]
 N_CHILDREN = 5
 """The coordinator, the key authority and three clients."""
-
-
-@pytest.fixture
-def start():
-    """Start commands that end with the test."""
-    with commands() as started:
-        yield started
 
 
 def demo(start, folder, *arguments):

@@ -4,12 +4,10 @@ What the coordinator then refuses is tested in tests/scenarios/test_scenario_13_
 files of a client are bounded, too; here each disk is one, as small as it has to be.
 """
 
-from collections.abc import Callable
-
 import pytest
 from e2e.test_bad_days import counted, finished
 from world.clock import poll
-from world.kits import Command, Kits, SmallDisk, commands, events_of, fedrec, wait_for_event
+from world.kits import Kits, SmallDisk, events_of, fedrec, wait_for_event
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -17,13 +15,6 @@ ROUNDS = 8
 KIB = 2048
 RESERVE = 262_144
 FEDRAP = 'name = "fedrap"\ndim = 4\nlocal_epochs = 1'
-Start = Callable[..., Command]
-
-
-@pytest.fixture
-def start():
-    with commands() as started:
-        yield started
 
 
 def test_the_key_authority_s_disk_fills(tmp_path, start):

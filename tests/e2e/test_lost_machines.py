@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -189,13 +188,6 @@ address = "127.0.0.1:7447"
 clients = ["a", "b", "c"]
 """
 REFUSED = "The handshake failed"
-Start = Callable[..., Command]
-
-
-@pytest.fixture
-def start():
-    with commands() as started:
-        yield started
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from world.clock import DEADLINE_SECONDS, poll
-from world.kits import Kits, commands, fedrec
+from world.kits import Kits, fedrec
 
 from fedrec.formats import BACKUP_FILE
 from fedrec_client.state.private_store import PrivateStore
@@ -41,12 +41,6 @@ def former(request, tmp_path):
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
         archive.extractall(code, filter="data")
     return ("env", "PYTHONPATH=" + ":".join(str(code / name) for name in PACKAGES))
-
-
-@pytest.fixture
-def start():
-    with commands() as starting:
-        yield starting
 
 
 def published(kits):

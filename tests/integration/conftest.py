@@ -1,7 +1,5 @@
 """One event loop for all coordinators, and federations that end with their test."""
 
-from collections.abc import Callable
-
 import pytest
 import structlog
 from world.bench import Bench
@@ -12,9 +10,6 @@ from fedrec.wire.link import Link
 from fedrec_authority.delivery import AuthorityEvent
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import Revealer
-
-Found = Callable[..., Federation]
-Revealers = Callable[..., list[AuthorityEvent]]
 
 
 @pytest.fixture(autouse=True)

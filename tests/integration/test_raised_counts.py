@@ -38,7 +38,6 @@ from fedrec_lab.audit.sums import determined_users
 pytestmark = pytest.mark.slow
 
 LEAST, USERS, COMMON, HELD_OUT, WIDE = 4, 4, 12, (12, 13), 59
-History = list[int]
 Wide = tuple[int, int] | None
 """The client of whose users one holds `WIDE`, and the one of whose users all do."""
 

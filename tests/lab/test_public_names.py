@@ -114,7 +114,8 @@ def data():
 
 @pytest.fixture(scope="module")
 def settings():
-    values = {"protection.name": "none", "rounds.total": 2, "federation.minimum_item_users": 3}
+    values = {"protection.name": "none", "rounds.total": 2, "algorithm.dim": 8}
+    values |= {"federation.minimum_item_users": 3}
     return load_settings(algorithm="fedals", values=values | {"client.device": "cpu"}, environ={})
 
 
@@ -159,7 +160,9 @@ def test_runs_and_comparisons_are_frames(run, comparison):
     assert methods == [row.method for row in comparison.table.rows]
 
 
-def test_a_run_is_saved_compared_and_loaded(run, settings, data, tmp_path):
+def test_a_run_is_saved_compared_and_loaded(run, settings, data, tmp_path, monkeypatch):
+    # Drawing takes most of the time; the next test draws.
+    monkeypatch.setattr("fedrec_lab.reports.html.why_no_figures", lambda: "Without figures.")
     users, items = data
     fewer = settings.model_copy(update={"rounds": settings.rounds.model_copy(update={"total": 1})})
     other = fedrec_lab.simulate(fewer, users=users, catalogue=items)

@@ -578,7 +578,7 @@ def toy(learner, users, shared, private, round_id, number, near):
     sent = {tensor.name for tensor in learner.server.layout.tensors}
     return Round(
         change=change | {name: value for name, value in weights.items() if name in sent},
-        counts=counts if algorithm.counts_rows else 0, private=after,
+        counts=counts if algorithm.derived.counts_rows else 0, private=after,
         shared=following | ({"pace": pace * 1.25} if "pace" in shared else {}),
     )  # fmt: skip
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conformance.protection_suite import Party, make_party, random_vectors
-from numpy.typing import NDArray
 from scenarios.support.key_recovery import coefficients, recover_key, transform
 from world.plans import plan_of
 
@@ -21,7 +20,6 @@ from fedrec.protection.ciphertext_blocks import ResidueLayout, Residues
 from fedrec.protection.lattice import BlockMember
 
 N_CLIENTS = 20
-Floats = NDArray[np.float64]
 
 
 def spec_of():

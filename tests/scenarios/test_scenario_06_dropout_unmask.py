@@ -15,13 +15,10 @@ import pytest
 from common.protection.masks.cohort import Cohort, make_people
 
 from fedrec.errors import RevealRefused, RoundError
-from fedrec.identity.identity import Identity
-from fedrec.identity.roster import Roster
 from fedrec.protection.masks import Tolerance, parameters_for
 from fedrec.protection.masks.messages import pack
 
 FIFTHS = Tolerance(corrupt_share=0.2, dropout_share=0.2, malicious=False)
-People = tuple[list[Identity], Roster]
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,6 @@ from fedrec.ids import RoundId
 from fedrec_server.service.callers import certificate_of
 from fedrec_server.store.tables import DATABASE
 
-DAYS = 86_400
-
 
 def invitation(*, made_days_ago=0):
     """Return a new invitation of the key authority."""

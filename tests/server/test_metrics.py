@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import urllib.request
-from collections.abc import Callable
 
 import pytest
 from prometheus_client.exposition import generate_latest
@@ -19,8 +18,6 @@ from fedrec.settings.schema import CoordinatorSettings
 from fedrec_server.app import Coordinator
 from fedrec_server.metrics import CoordinatorMetrics
 from fedrec_server.run.figures import ModelQuality
-
-Value = Callable[..., float | None]
 
 
 def watched(engine, folder):

@@ -14,7 +14,8 @@ Six puppets are two cells of three, nine are three; the spoiler is the last of t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +24,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load
 from world.fake_federation import FakeRound, World
-from world.fake_link import KeyWatch
+from world.fake_link import KeyWatch, Killed
 from world.fake_parties import N_ITEMS
 from world.federation import change, keep
 from world.keys import encryption_key_of
@@ -284,12 +285,6 @@ class CountedWorld(AuthorityWorld):
             return {name.split("-")[0]: held for name, held in load(store.read(found)).items()}
 
 
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let puppets send what their own software would not: more holders than users."""
-    monkeypatch.setattr(VectorSpec, "validated", lambda self, vector: vector)
-    monkeypatch.setattr("fedrec.protection.packing.gmpy2.pack", packed_without_checks)
-
-
 ROW, WIDTH, BITS = 5, 4, 8
 
 
@@ -316,13 +311,23 @@ Attack = Callable[[Any, Vector, bool], None]
 ATTACKS: tuple[Attack, ...] = (inflated_row, denominator_negative, users_over_cap)
 
 
-def spoilt(world: World, attack: Attack, monkeypatch: pytest.MonkeyPatch, *spoilers: int) -> None:
-    """Let some puppets contribute what their own software would not; the others are honest."""
+def spoilt(
+    world: World,
+    attack: Attack,
+    monkeypatch: pytest.MonkeyPatch,
+    *spoilers: int,
+    only: int | None = None,
+) -> None:
+    """Let some puppets contribute what their own software would not; the others are honest.
+
+    Args:
+        only: the one round in which they do; else all that train.
+    """
     honest = world.vector
 
     def vector(seed: int, round_: FakeRound | None = None) -> Vector:
         found = honest(seed, round_)
-        if round_ is not None and round_.kind == "train":
+        if round_ and round_.kind == "train" and only in (None, round_.number):
             attack(world.round_vector(round_).layout, found, seed in spoilers)
         return found
 
@@ -330,6 +335,21 @@ def spoilt(world: World, attack: Attack, monkeypatch: pytest.MonkeyPatch, *spoil
     # Changed software does not check what it sends.
     monkeypatch.setattr(VectorSpec, "validated", lambda self, vector: vector)
     monkeypatch.setattr("fedrec.protection.packing.gmpy2.pack", packed_without_checks)
+
+
+@contextmanager
+def killed_when_opened(n_opened: int) -> Iterator[None]:
+    """End the authority when it uses its key once more after so many sums."""
+    reveal = KeyWatch.reveal
+
+    def killed(watch: KeyWatch, *what: Any) -> Any:
+        if len(watch.opened) == n_opened:
+            raise Killed
+        return reveal(watch, *what)
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(KeyWatch, "reveal", killed)
+        yield
 
 
 def state_of(world: AuthorityWorld) -> Any:

@@ -12,6 +12,8 @@ class Cluster:
 
     Attributes:
         refused: the error of connecting to it.
+        n_gpus: the devices of each node.
+        reserved: the devices that each worker takes.
         lost: calls that end with their worker's death, which Ray then repeats elsewhere.
         n_bytes: what was sent with calls, and kept for them.
     """
@@ -19,6 +21,7 @@ class Cluster:
     def __init__(self) -> None:
         self.connected, self.refused, self.lost = False, None, 0
         self.homes, self.killed, self.n_bytes = [], 0, 0
+        self.n_gpus, self.reserved = 1, []
 
     def init(self, **settings) -> None:
         if self.refused is not None:
@@ -33,13 +36,14 @@ class Cluster:
 
     def remote(self, **_):
         return lambda kind: SimpleNamespace(
-            options=lambda scheduling_strategy: SimpleNamespace(
-                remote=lambda: self._actor(kind, scheduling_strategy)
+            options=lambda num_gpus, scheduling_strategy: SimpleNamespace(
+                remote=lambda: self._actor(kind, scheduling_strategy, num_gpus)
             )
         )
 
-    def _actor(self, kind, home):
+    def _actor(self, kind, home, num_gpus):
         self.homes.append(home)
+        self.reserved.append(num_gpus)
         methods = {
             name: SimpleNamespace(remote=lambda *sent, name=name: self._call(kind, name, sent))
             for name in ("check", "train", "measure")
@@ -72,6 +76,7 @@ class Cluster:
         for name, base in {
             "RayError": Exception,
             "RayActorError": "RayError",
+            "ActorUnschedulableError": "RayError",
             "OutOfDiskError": "RayError",
             "ObjectStoreFullError": "RayError",
             "AuthenticationError": "RayError",
@@ -85,7 +90,7 @@ class Cluster:
         ray.wait = lambda waiting, num_returns: ([waiting[-1]], waiting[:-1])
         ray.is_initialized = lambda: self.connected
         ray.nodes = lambda: [
-            {"NodeID": node, "Alive": node != "gone", "Resources": {"CPU": 2.0}}
+            {"NodeID": node, "Alive": node != "gone", "Resources": {"CPU": 2.0, "GPU": self.n_gpus}}
             for node in ("two", "gone", "one")
         ]
         ray.exceptions, ray.util, util.scheduling_strategies = errors, util, strategies

@@ -5,6 +5,7 @@ from fedrec.algorithms.batch import Batch, Values, cross_entropy, dot
 from fedrec.algorithms.cofedrec import CoFedRec, CoFedRecSettings
 from fedrec.algorithms.declarations import (
     About,
+    Advice,
     AlgorithmSettings,
     Circumstances,
     Constant,
@@ -44,6 +45,7 @@ __all__ = [
     "STARTING_ALGORITHM",
     "About",
     "Adam",
+    "Advice",
     "Algorithm",
     "AlgorithmSettings",
     "Batch",

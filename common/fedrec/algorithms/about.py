@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fedrec.algorithms import settings_warnings
-from fedrec.algorithms.declarations import About, Needs
+from fedrec.algorithms.declarations import About, Advice, Needs
 
 _APART = (
     "each client's own item table in every round, one by one, with a digest of its user's id. Rows "
@@ -23,29 +23,29 @@ _COMPARED = (
 
 ABOUT: Mapping[str, About] = {
     "fedmf": About(
-        summary="the papers' base, with CoLR",
         updates=("dense", "colr", "scolr", "svd", "topk"),
         combination_reason="FedMF sums changes of item rows, which every protection can add. It "
         "is measured by scores of single items, which every protocol can rank.",
         not_under_noise="",
-        divergence_remedy="Lower algorithm.learning_rate or raise algorithm.regularisation.",
-        starter={
-            "algorithm.dim": 16,
-            "algorithm.learning_rate": 2.0,
-            "algorithm.regularisation": 0.005,
-            "algorithm.local_epochs": 1,
-            "update.structure": "colr",
-            "update.rank": 4,
-            "update.clip": 2.0,
-            "rounds.total": 60,
-        },
+        advice=Advice(
+            summary="the papers' base, with CoLR",
+            divergence_remedy="Lower algorithm.learning_rate or raise algorithm.regularisation.",
+            starter={
+                "algorithm.dim": 16,
+                "algorithm.learning_rate": 2.0,
+                "algorithm.regularisation": 0.005,
+                "algorithm.local_epochs": 1,
+                "update.structure": "colr",
+                "update.rank": 4,
+                "update.clip": 2.0,
+                "rounds.total": 60,
+            },
+        ),
     ),
     "fedals": About(
-        summary="least squares, few rounds",
         protocols=("full", "sampled"),
         combination_reason="fedals sums statistics of solved users, not trained item rows, so "
         "there is no low-rank form. No negatives are drawn that could leave out held-out items.",
-        warnings=settings_warnings.fedals,
         not_under_noise="its users send the matrices of least squares. Noise makes these "
         "indefinite, so items can no longer be solved",
         needs_all_clients="every round of fedals is divided by the first round's counts, so all "
@@ -54,22 +54,23 @@ ABOUT: Mapping[str, About] = {
         exposed_to_members="the vector of every user that alone holds an item: the sum of that "
         "item's row is the vector times a number, and much of the user's "
         "history can be guessed from it",
-        divergence_remedy="Raise algorithm.regularisation, or lower algorithm.alpha or "
-        "algorithm.momentum.",
-        shortfall="algorithm.alpha, algorithm.regularisation and algorithm.frequency_exponent",
-        starter={"update.clip": 2.0, "rounds.total": 10},
+        advice=Advice(
+            summary="least squares, few rounds",
+            warnings=settings_warnings.fedals,
+            divergence_remedy="Raise algorithm.regularisation, or lower algorithm.alpha or "
+            "algorithm.momentum.",
+            shortfall="algorithm.alpha, algorithm.regularisation and algorithm.frequency_exponent",
+            starter={"update.clip": 2.0, "rounds.total": 10},
+        ),
     ),
     "ease": About(
-        summary="exact counts of pairs, which every client learns",
         protocols=("full", "sampled"),
         combination_reason="ease sums exact counts of pairs of items, which have no low-rank form "
         "and cannot be compressed. No negatives are drawn that could leave out held-out items.",
-        warnings=settings_warnings.ease,
         range_instead="exact counts, which are neither clipped nor rounded",
         modules=("numba",),
         not_under_noise="",
         one_release=True,
-        noise_proposal=settings_warnings.ease_for_noise,
         needs_all_clients="every round of ease counts a different part of the pairs, and all "
         "rounds must be",
         exact=True,
@@ -77,19 +78,22 @@ ABOUT: Mapping[str, About] = {
         "users hold them. From a client with one user, that is the user's complete history",
         exposed_to_members="the complete history of every user that alone holds an item: the pair "
         "counts of that item name all other items of that user",
-        divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
-        "number of clients, so that all parts are counted over the same users.",
-        shortfall="algorithm.regularisation and federation.minimum_item_users",
-        starter={"rounds.total": 4},
         audit="pairs",
+        advice=Advice(
+            summary="exact counts of pairs, which every client learns",
+            warnings=settings_warnings.ease,
+            noise_proposal=settings_warnings.ease_for_noise,
+            divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to "
+            "the number of clients, so that all parts are counted over the same users.",
+            shortfall="algorithm.regularisation and federation.minimum_item_users",
+            starter={"rounds.total": 4},
+        ),
     ),
     "sketch": About(
-        summary="an item-item model from two sums, which users need no state for",
         protocols=("full", "sampled"),
         combination_reason="sketch sums co-occurrences along its own directions, which have no "
         "other low-rank form and cannot be compressed. No negatives are drawn "
         "that could leave out held-out items.",
-        warnings=settings_warnings.sketch,
         range_instead="their range follows from algorithm.longest_history",
         not_under_noise="",
         needs_all_clients="every round of sketch adds another sum, and all sums must be",
@@ -98,45 +102,54 @@ ABOUT: Mapping[str, About] = {
         "zero. From a client with one user, that is the user's complete history",
         exposed_to_members="the sketch of the complete history of every user that alone holds an "
         "item: the sum of that item's row is about that user alone",
-        divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
-        "number of clients, so that all sums are over the same users.",
-        shortfall="algorithm.dim and federation.minimum_item_users",
-        starter={"rounds.total": 3},
         audit="sketches",
+        advice=Advice(
+            summary="an item-item model from two sums, which users need no state for",
+            warnings=settings_warnings.sketch,
+            divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to "
+            "the number of clients, so that all sums are over the same users.",
+            shortfall="algorithm.dim and federation.minimum_item_users",
+            starter={"rounds.total": 3},
+        ),
     ),
     "pfedrec": About(
-        summary="each user has a score function",
         updates=("dense", "colr"),
         combination_reason="pfedrec divides a sum of whole tables' changes by all participants. "
         "scolr divides by the users that trained a row of B, which is another "
         "mean. svd and topk would compress rows that users keep scoring with.",
-        warnings=settings_warnings.pfedrec,
         not_under_noise="",
-        divergence_remedy="Lower algorithm.item_rate_scale or algorithm.learning_rate.",
+        advice=Advice(
+            summary="each user has a score function",
+            warnings=settings_warnings.pfedrec,
+            divergence_remedy="Lower algorithm.item_rate_scale or algorithm.learning_rate.",
+        ),
     ),
     "pfedclr": About(
-        summary="a shared table that each user calibrates by a low-rank matrix",
         combination_reason="pfedclr trains the item table with Adam, which divides each coordinate "
         "by the size of its own gradients. Adam is therefore not rotation-invariant: steps of A in "
         "A B are not a low-rank form of its steps of the table.",
-        warnings=settings_warnings.pfedclr,
         not_under_noise="its mean is weighted by users' numbers of interactions, which cannot be "
         "sent under privacy. Its own noise is algorithm.noise_scale",
-        divergence_remedy="Lower algorithm.learning_rate or algorithm.personal_rate.",
+        advice=Advice(
+            summary="a shared table that each user calibrates by a low-rank matrix",
+            warnings=settings_warnings.pfedclr,
+            divergence_remedy="Lower algorithm.learning_rate or algorithm.personal_rate.",
+        ),
     ),
     "fedncf": About(
-        summary="a shared network scores users and items",
         combination_reason="fedncf sums changes of a network in addition to those of item rows, "
         'and no low-rank form is defined for a network. With algorithm.optimiser = "adam", rows '
         "have none either. Adam divides each coordinate by the size of its own gradients and is "
         "not rotation-invariant.",
-        warnings=settings_warnings.fedncf,
         not_under_noise="",
-        divergence_remedy="Lower algorithm.item_rate_scale, algorithm.user_rate_scale or "
-        "algorithm.learning_rate.",
+        advice=Advice(
+            summary="a shared network scores users and items",
+            warnings=settings_warnings.fedncf,
+            divergence_remedy="Lower algorithm.item_rate_scale, algorithm.user_rate_scale or "
+            "algorithm.learning_rate.",
+        ),
     ),
     "fedrap": About(
-        summary="a shared item table plus one per user",
         updates=("dense", "colr"),
         combination_reason="FedRAP divides a sum of whole tables' changes by all participants. "
         "scolr divides by the users that trained a row of B, which is another "
@@ -149,76 +162,91 @@ ABOUT: Mapping[str, About] = {
                 "rows. No low-rank form of either is defined.",
             )
         },
-        warnings=settings_warnings.fedrap,
         not_under_noise="rows that a user does not touch shrink in its steps, so noise and one "
         "fixed divisor would have to cover the whole table of each user",
-        divergence_remedy="Lower algorithm.difference_weight, whose term is not bounded below, or "
-        "algorithm.item_rate.",
-        shortfall="rounds.total, algorithm.item_rate and algorithm.weight_decay",
+        advice=Advice(
+            summary="a shared item table plus one per user",
+            warnings=settings_warnings.fedrap,
+            divergence_remedy="Lower algorithm.difference_weight, whose term is not bounded below, "
+            "or algorithm.item_rate.",
+            shortfall="rounds.total, algorithm.item_rate and algorithm.weight_decay",
+        ),
     ),
     "plgc": About(
-        summary="an item table per user, mixed with the shared one",
         combination_reason="plgc sends tables that users keep. The effect of a round's low rank "
         "or a choice of entries on them is unknown.",
-        warnings=settings_warnings.warnings_of_base,
         needs_all_clients=settings_warnings.sums_changes,
         not_under_noise="users' tables are weighted by numbers of training items, and noise and "
         "one fixed divisor would leave nothing of these weights",
-        divergence_remedy="Lower the step sizes in algorithm.base or algorithm.weight.",
+        advice=Advice(
+            summary="an item table per user, mixed with the shared one",
+            warnings=settings_warnings.warnings_of_base,
+            divergence_remedy="Lower the step sizes in algorithm.base or algorithm.weight.",
+        ),
     ),
     "gpfedrec": About(
-        summary="the server smooths each user's item table over similar users",
         protections=("none",),
         combination_reason=f"gpfedrec's {_COMPARED}",
         not_under_noise="its server needs the table of each user, but noise is on sums",
         exposed_in_the_clear=_APART,
-        divergence_remedy="Lower algorithm.item_rate_scale, algorithm.user_rate_scale or "
-        "algorithm.learning_rate.",
-        shortfall="rounds.total, algorithm.item_rate_scale and algorithm.pull",
+        advice=Advice(
+            summary="the server smooths each user's item table over similar users",
+            divergence_remedy="Lower algorithm.item_rate_scale, algorithm.user_rate_scale or "
+            "algorithm.learning_rate.",
+            shortfall="rounds.total, algorithm.item_rate_scale and algorithm.pull",
+        ),
     ),
     "perfedrec": About(
-        summary="a model for each user, for each cluster of users and for all",
         protections=("none",),
         combination_reason="perfedrec's server clusters users by their vectors, and adds up tables "
         "by cluster. The sum that a protection would open is over all clients. A user receives "
         "whole rows, which have no low-rank form.",
         not_under_noise="its server needs the vector of each user, but noise is on sums",
         exposed_in_the_clear=f"{_APART}. It also reads each user's own vector",
-        divergence_remedy="Lower algorithm.learning_rate.",
-        shortfall="rounds.total, algorithm.learning_rate and algorithm.clusters",
         modules=("scipy",),
+        advice=Advice(
+            summary="a model for each user, for each cluster of users and for all",
+            divergence_remedy="Lower algorithm.learning_rate.",
+            shortfall="rounds.total, algorithm.learning_rate and algorithm.clusters",
+        ),
     ),
     "cofedrec": About(
-        summary="the server merges one group of similar users in each round",
         protections=("none",),
         combination_reason=f"cofedrec's {_COMPARED}",
         not_under_noise="its server needs the table of each user, but noise is on sums",
         exposed_in_the_clear=_APART,
-        divergence_remedy="Lower algorithm.item_rate_scale or algorithm.learning_rate.",
-        shortfall="rounds.total, algorithm.item_rate_scale and algorithm.weight",
         modules=("scipy",),
+        advice=Advice(
+            summary="the server merges one group of similar users in each round",
+            divergence_remedy="Lower algorithm.item_rate_scale or algorithm.learning_rate.",
+            shortfall="rounds.total, algorithm.item_rate_scale and algorithm.weight",
+        ),
     ),
     "pfedgraph": About(
-        summary="each user gets a mixture of similar users' tables",
         protections=("none",),
         combination_reason=f"pfedgraph's {_COMPARED}",
         not_under_noise="its server needs the table of each user, but noise is on sums",
         exposed_in_the_clear=f"{_APART}. It also reads each user's number of training items",
-        divergence_remedy="Lower algorithm.learning_rate.",
-        shortfall="rounds.total, algorithm.learning_rate and algorithm.smoothing",
+        advice=Advice(
+            summary="each user gets a mixture of similar users' tables",
+            divergence_remedy="Lower algorithm.learning_rate.",
+            shortfall="rounds.total, algorithm.learning_rate and algorithm.smoothing",
+        ),
     ),
     "fedrecgel": About(
-        summary="sharpness-aware gradients of NeuMF, and Adam on the server",
         combination_reason="fedrecgel's gradients go through Adam, which divides every value by "
         "its own history and so is not the same in rotated coordinates. A "
         "low-rank form of them would be another algorithm.",
         range_instead="gradients have their own ranges and steps, algorithm.item_clip and "
         "network_clip, item_fraction_bits and network_fraction_bits",
-        warnings=settings_warnings.fedrecgel,
         not_under_noise="its gradients of rows and of the network are on different grids, but "
         "noise is measured on a single grid",
-        divergence_remedy="Lower algorithm.user_learning_rate or algorithm.learning_rate.",
-        shortfall="rounds.total, algorithm.user_learning_rate and algorithm.learning_rate",
+        advice=Advice(
+            summary="sharpness-aware gradients of NeuMF, and Adam on the server",
+            warnings=settings_warnings.fedrecgel,
+            divergence_remedy="Lower algorithm.user_learning_rate or algorithm.learning_rate.",
+            shortfall="rounds.total, algorithm.user_learning_rate and algorithm.learning_rate",
+        ),
     ),
 }
 

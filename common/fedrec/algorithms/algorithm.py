@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fedrec.algorithms.cohort import Chunk
     from fedrec.algorithms.grid import RoundSums
     from fedrec.algorithms.individual import Personal, UserUpdates
+    from fedrec.algorithms.sent import Sent
 
 
 _SCORED_USERS = 64
@@ -126,6 +127,11 @@ class Algorithm(ABC):
         own = type(self).personalise is not Algorithm.personalise
         return Derived(self, personalises=own)
 
+    @cached_property
+    def sent(self) -> Sent | None:
+        """The tensors that users send, if they follow from steps. Otherwise they are declared."""
+        return None
+
     @property
     @abstractmethod
     def parameters(self) -> tuple[Parameter, ...]:
@@ -148,15 +154,6 @@ class Algorithm(ABC):
         computed.
         """
         return ""
-
-    @property
-    def counts_rows(self) -> bool:
-        """Whether users count the rows that they touched. If counts divide nothing, they stay zero.
-
-        Exact counts of every round would reveal the difference between two rounds' users. If counts
-        follow from the data alone, `apply` receives those of the count round.
-        """
-        return not self.about.exact
 
     @cached_property
     def scoring(self) -> tuple[str, ...]:
@@ -339,10 +336,6 @@ class Algorithm(ABC):
             remedy="Ask the user's own client.",
         )
 
-    def _basis(self, round_id: int) -> NDArray[np.float64] | None:
-        """Return a round's B of the update structure, or None for the identity."""
-        return None
-
     @abstractmethod
     def apply(
         self,
@@ -395,6 +388,16 @@ class Derived:
         """
         return any(entry.private for entry in self._algorithm.parameters)
 
+    @property
+    def counts_rows(self) -> bool:
+        """Whether users count the rows that they touched. If counts divide nothing, they stay zero.
+
+        Exact counts of every round would reveal the difference between two rounds' users. If counts
+        follow from the data alone, `apply` receives those of the count round.
+        """
+        sent = self._algorithm.sent
+        return not self._algorithm.about.exact if sent is None else "holders" in sent.divisors
+
     def initial_shared(self) -> SharedState:
         """Return the first version of the shared model, drawn from the run's public seed."""
         tensors, entries = {}, [entry for entry in self._algorithm.parameters if not entry.private]
@@ -446,7 +449,8 @@ class Derived:
             return torch.from_numpy(values).to(device, kind)
 
         found = self._algorithm.read(shared, active, round_id)
-        basis = self._algorithm._basis(round_id)
+        sent = self._algorithm.sent
+        basis = None if sent is None else sent.basis(round_id)
         return RoundStart(
             round=round_id,
             shared={name: move(values) for name, values in found.items()},

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedrec.data.splits import UserSplit
+from fedrec.model.tables import give_back
 from fedrec.tensor_products import one_thread
 
 
@@ -95,22 +96,35 @@ class Chunk:
 
 
 def _rows_of(
-    pointers: NDArray[np.int64], values: NDArray[np.int64], rows: NDArray[np.int64]
+    pointers: NDArray[np.int64], values: NDArray[np.unsignedinteger], rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the pointers and values of some rows of a compressed table."""
     sizes = pointers[rows + 1] - pointers[rows]
     out = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(sizes, out=out[1:])
     where = np.arange(out[-1]) - np.repeat(out[:-1], sizes) + np.repeat(pointers[rows], sizes)
-    return out, values[where]
+    return out, values[where].astype(np.int64)
 
 
 _USERS_AT_ONCE = 1 << 14
+_FEW_STEPS = 1 << 16
+"""A device trains this many minibatches faster than it starts another chunk."""
+_ITEMS_AT_ONCE = 1 << 22
+
+
+def item_counts(users: UserSplit, n_items: int) -> NDArray[np.int64]:
+    """Return the number of users that train on each item, int64 (n_items,)."""
+    found = np.zeros(n_items, dtype=np.int64)
+    for begin in range(0, users.n_train, _ITEMS_AT_ONCE):
+        part = users.train_items[begin : begin + _ITEMS_AT_ONCE]
+        found += np.bincount(part, minlength=n_items)
+        give_back(users.train_items)
+    return found
 
 
 def _compress(
     users: UserSplit, position: NDArray[np.int64], held: Sequence[NDArray[np.int64]] = ()
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int64], NDArray[np.unsignedinteger]]:
     """Return the pointers and positions of users' items, ascending within a user.
 
     Beyond the result, it needs 48 bytes for each item of 16,384 users, however many there are.
@@ -121,8 +135,9 @@ def _compress(
     """
     n_users = len(users)
     pointers = np.zeros(n_users + 1, dtype=np.int64)
-    # Pages that are never written take no memory.
-    found = np.empty(users.n_train + n_users * len(held), dtype=np.int64)
+    # Positions in the smallest type that holds them. Pages that are never written take no memory.
+    smallest = np.min_scalar_type(len(position))
+    found = np.empty(users.n_train + n_users * len(held), dtype=smallest)
     for begin in range(0, n_users, _USERS_AT_ONCE):
         part = slice(begin, min(n_users, begin + _USERS_AT_ONCE))
         some = np.arange(part.stop - begin)
@@ -137,6 +152,7 @@ def _compress(
         # One combined number is sorted faster than two keys.
         keys = np.sort(owner * len(position) + own)
         found[pointers[begin] : ends[-1]] = keys % len(position)
+        give_back(users.train_items)
     return pointers, found[: pointers[-1]]
 
 
@@ -147,16 +163,17 @@ class CohortTables:
     Attributes:
         user_keys: users' identities for random streams, int64 (n_users,).
         pointers: the start of each user's positives, int64 (n_users + 1,).
-        positives: active positions of their training items, ascending within a user.
+        positives: active positions of their training items, ascending within a user, unsigned
+            integers of the smallest type that holds them.
         excluded_pointers, excluded: items that are never drawn as negatives, in the same form.
         n_items: number of active items.
     """
 
     user_keys: NDArray[np.int64]
     pointers: NDArray[np.int64]
-    positives: NDArray[np.int64]
+    positives: NDArray[np.unsignedinteger]
     excluded_pointers: NDArray[np.int64]
-    excluded: NDArray[np.int64]
+    excluded: NDArray[np.unsignedinteger]
     n_items: int
 
     def part(self, begin: int, end: int) -> CohortTables:
@@ -255,10 +272,6 @@ class Cohort:
         """Number of active training items of every user, int64 (n_users,)."""
         return np.diff(self.tables.pointers)
 
-    def item_counts(self, n_items: int) -> NDArray[np.int64]:
-        """Return the number of holders of each item of the catalogue, in the training data."""
-        return np.bincount(self.users.train_items, minlength=n_items).astype(np.int64)
-
     def able(self, participating: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
         """Return which of the participating users can train, bool (n_users,).
 
@@ -299,7 +312,7 @@ class Cohort:
     ) -> Iterator[Chunk]:
         """Yield the participating users in chunks of one level. See `levels`.
 
-        On a device, all users make one chunk if they fit, so that it starts fewer operations.
+        On a device, few users make one chunk, so that it starts fewer operations.
 
         Args:
             bytes_per_user: a function that takes the number of active items and the number of
@@ -308,7 +321,8 @@ class Cohort:
         levels = list(self.levels(participating, steps))
         if device.type != "cpu" and levels:
             members, most = np.sort(np.concatenate([level for level, _ in levels])), levels[-1][1]
-            if bytes_per_user(len(self.active), most) * len(members) <= memory_bytes:
+            needed = bytes_per_user(len(self.active), most) * len(members)
+            if needed <= memory_bytes and most * len(members) <= _FEW_STEPS:
                 levels = [(members, most)]
         for members, n_steps in levels:
             each = bytes_per_user(len(self.active), n_steps)

@@ -352,22 +352,41 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Advice about an algorithm for the person that chooses or tunes it. No run depends on it.
+
+    Attributes:
+        summary: a description in a few words, for the choice of an algorithm.
+        warnings: returns the facts to know before choosing its settings.
+        noise_proposal: returns settings for noise on sums over a catalogue of a size, if the
+            algorithm is the best choice under noise.
+        divergence_remedy: the changes to make if training diverges.
+        shortfall: the settings to change if the model is worse than popularity.
+        starter: settings by dotted key that were tuned on MovieLens-100K's validation items, for a
+            first settings file and the demonstration. None if there are none.
+    """
+
+    summary: str = ""
+    warnings: Callable[[Circumstances], list[str]] = lambda at: []
+    noise_proposal: Callable[[int, SumNoise], NoiseProposal] | None = None
+    divergence_remedy: str = "Lower the step sizes among the settings of algorithm.name."
+    shortfall: str = "rounds.total and the rates in the section algorithm"
+    starter: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class About:
     """The facts about an algorithm that modules need without naming it.
 
     Attributes:
-        summary: a description in a few words, for the choice of an algorithm.
         updates, protections, protocols: valid combinations, any with any other. No protections
             means all of them.
         combination_reason: why there are no other valid combinations.
         needs: by update structure among `updates`, the settings that it requires.
-        warnings: returns what to know before choosing its settings.
         range_instead: the replacement for `update.clip` and `update.fraction_bits`, as a clause. If
             set, these two have no effect on users' contributions and are refused. Empty otherwise.
         not_under_noise: why noise on its sums and a fixed divisor have no meaning. Empty if they
             have one, as for sums of changes that are divided by the number of users.
-        noise_proposal: returns settings for noise on sums over a catalogue of a size, if the
-            algorithm is the best choice under noise.
         needs_all_clients: why all rounds must cover the same clients, as a clause that "over the
             same clients" completes. Empty if not, a function if it depends on the settings.
         one_release: whether under noise all rounds' sums are parts of one release. A user's
@@ -379,36 +398,28 @@ class About:
             command line.
         exposed_to_members: what a member can read about another client's user that alone holds an
             item, after raising the item's count, as a clause.
-        divergence_remedy: the changes to make if training diverges.
-        shortfall: the settings to change if the model is worse than popularity.
-        starter: settings by dotted key that were tuned on MovieLens-100K's validation items, for a
-            first settings file and the demonstration. None if there are none.
         audit: the subject of its sums: single items, pairs of them, or sums over such pairs.
         modules: modules that its server imports and that fedrec does not always install.
+        advice: its description, warnings, remedies and first settings.
     """
 
-    summary: str = ""
     updates: tuple[str, ...] = ("dense",)
     protections: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ("full", "sampled", "paper")
     combination_reason: str = "the algorithm names no other valid combination."
     needs: Mapping[str, Needs] = field(default_factory=dict)
-    warnings: Callable[[Circumstances], list[str]] = lambda at: []
     range_instead: str = ""
     not_under_noise: str = "the meaning of its sums with noise and a fixed divisor is not defined"
-    noise_proposal: Callable[[int, SumNoise], NoiseProposal] | None = None
     needs_all_clients: str | Callable[[Any], str] = ""
     one_release: bool = False
     exact: bool = False
     exposed_in_the_clear: str = ""
     exposed_to_members: str = ""
-    divergence_remedy: str = "Lower the step sizes among the settings of algorithm.name."
-    shortfall: str = "rounds.total and the rates in the section algorithm"
-    starter: Mapping[str, object] | None = None
     audit: Literal["rows", "pairs", "sketches"] = "rows"
     modules: tuple[str, ...] = ()
+    advice: Advice = Advice()
 
     @property
     def structure(self) -> str:
         """The update structure if the settings name none: the tuned one, or the first valid one."""
-        return str((self.starter or {}).get("update.structure", self.updates[0]))
+        return str((self.advice.starter or {}).get("update.structure", self.updates[0]))

@@ -370,7 +370,7 @@ def _inverse(system: NDArray[np.float64]) -> NDArray[np.float64]:
         if int(failed) or not bool(torch.isfinite(factor).all()):
             raise TrainingError(
                 "No set of users has these pair counts, so no item weights follow from them.",
-                remedy=EASE.about.divergence_remedy,
+                remedy=EASE.about.advice.divergence_remedy,
             )
         inverse: NDArray[np.float64] = torch.cholesky_inverse(factor).numpy()
     return inverse

@@ -63,7 +63,7 @@ from fedrec.algorithms.declarations import (
 from fedrec.algorithms.fedncf import UNITS
 from fedrec.algorithms.individual import Floats, Mixture, Personal, UserUpdates, cosines
 from fedrec.algorithms.optimisers import Phase, Sgd
-from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
+from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings, scores_of
 from fedrec.errors import SettingsError
 from fedrec.section import Rule
 
@@ -228,7 +228,7 @@ class GPFedRec(TrainedAlgorithm):
         first, everything = self.derived.initial_shared(), np.arange(self.n_items)
         start = self.derived.start(first, everything, 0, torch.device("cpu"))
         one = {name: torch.from_numpy(values[:1]) for name, values in private.items()}
-        return self.scores_of(1, start, one).numpy()
+        return scores_of(self, 1, start, one).numpy()
 
     def personalise(self, updates: UserUpdates) -> Personal:
         """Return every user's mean over its neighbours, and the mean of these means as Q_g."""

@@ -98,6 +98,7 @@ from fedrec.algorithms.declarations import (
 )
 from fedrec.algorithms.fedmf import FedMFSettings
 from fedrec.algorithms.optimisers import Gradient, Optimiser, Sgd
+from fedrec.algorithms.trained import scores_of
 from fedrec.algorithms.whole_decay import decays_whole
 from fedrec.algorithms.wrapper import Wrapper, WrapperSettings
 from fedrec.errors import SettingsError
@@ -334,7 +335,7 @@ class PLGC(Wrapper):
         version, everything = self.base.derived.initial_shared(), np.arange(self.n_items)
         start = self.base.derived.start(version, everything, 0, torch.device("cpu"))
         own = {name: torch.from_numpy(values) for name, values in private.items()}
-        return self.base.scores_of(len(private[_SCORES]), start, own).numpy()
+        return scores_of(self.base, len(private[_SCORES]), start, own).numpy()
 
     def moving(self, optimiser: Optimiser) -> Optimiser:
         """Return an optimiser that moves own tables in place of the shared ones."""
@@ -402,7 +403,7 @@ class PLGC(Wrapper):
         self, n_users: int, start: RoundStart, private: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
         """Return the base's scores with the published table."""
-        return self.base.scores_of(n_users, start, private)
+        return scores_of(self.base, n_users, start, private)
 
     def preferences(
         self,

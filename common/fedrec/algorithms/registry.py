@@ -13,7 +13,7 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 
 from fedrec.algorithms.algorithm import Algorithm
-from fedrec.algorithms.declarations import About
+from fedrec.algorithms.declarations import About, Advice
 from fedrec.errors import SettingsError
 
 ENTRY_POINTS = "fedrec.algorithms"
@@ -76,7 +76,7 @@ def _loaded(point: EntryPoint, *, taken: bool) -> type[Algorithm]:
         )
     # Otherwise, facts that an older package declares on its class, such as its exposure, would be
     # ignored.
-    moved = {"problem", *(field.name for field in fields(About))}
+    moved = {"problem", *(field.name for kind in (About, Advice) for field in fields(kind))}
     beside = sorted(name for name in moved if hasattr(kind, name))
     if beside or not isinstance(kind.about, About):
         raise SettingsError(

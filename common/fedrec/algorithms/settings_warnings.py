@@ -312,7 +312,7 @@ def warnings_of_base(at: Circumstances) -> list[str]:
     from fedrec.algorithms.registry import ALGORITHMS
 
     base = at.settings.base
-    return [*map(in_base, ALGORITHMS[base.name].about.warnings(replace(at, settings=base)))]
+    return [*map(in_base, ALGORITHMS[base.name].about.advice.warnings(replace(at, settings=base)))]
 
 
 def in_base(text: str) -> str:

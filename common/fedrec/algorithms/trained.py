@@ -193,14 +193,6 @@ class TrainedAlgorithm(Algorithm):
         """The divisors of sums, as values of `Parameter.mean`."""
         return self.sent.divisors
 
-    @property
-    def counts_rows(self) -> bool:
-        """Whether the number of users that touched a row divides anything."""
-        return "holders" in self.sent.divisors
-
-    def _basis(self, round_id: int) -> NDArray[np.float64] | None:
-        return self.sent.basis(round_id)
-
     @cached_property
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """The changes of the shared parameters, their divisors, and what users show the server."""
@@ -247,51 +239,13 @@ class TrainedAlgorithm(Algorithm):
         """Return the scores of all items by `score`, float32 (n_users, n_active)."""
         if self.kept_scores:
             return private[self.kept_scores].index_select(1, start.active)
-        return self.scores_of(chunk.n_users, start, private)
-
-    def scores_of(
-        self, n_users: int, start: RoundStart, private: Mapping[str, torch.Tensor]
-    ) -> torch.Tensor:
-        """Return the scores of all items by `score`, whether or not scores are kept."""
-        import torch
-
-        from fedrec.tensor_products import one_thread
-
-        n_active = len(start.active)
-        common = {
-            entry.name: start.shared[entry.name][None]
-            for entry in self.parameters
-            if entry.name in start.shared
-        } | {
-            name: torch.full((1,), value, device=start.active.device)
-            for name, value in start.scalars.items()
-        }
-        # The number of users at a time is fixed: products depend on it.
-        at_once = max(8, min(_SCORED_USERS, _SCORED_VALUES // (32 * max(n_active, 1))))
-        found = torch.empty((n_users, n_active), device=start.active.device)
-        for begin in range(0, n_users, at_once):
-            place = torch.arange(begin, begin + at_once, device=start.active.device)
-            place = place.clamp(max=n_users - 1)
-            own = {}
-            for entry in self.parameters:
-                if entry.name not in self.scoring:
-                    continue
-                if entry.scope == "own":
-                    own[entry.name] = private[entry.name].index_select(0, place)
-                elif entry.scope == "own_rows":
-                    rows = private[entry.name].index_select(0, place)
-                    own[entry.name] = rows.index_select(1, start.active)
-            with one_thread():
-                scores = self.score(self.seen(Values(common | own)))
-            end = min(n_users, begin + at_once)
-            found[begin:end] = scores[: end - begin]
-        return found
+        return scores_of(self, chunk.n_users, start, private)
 
     def untouched_scores(
         self, n_users: int, start: RoundStart, private: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
         """Return the scores of items whose rows no user trained, (n_users, n_active)."""
-        return self.scores_of(n_users, start, private)
+        return scores_of(self, n_users, start, private)
 
     def preferences(
         self,
@@ -327,3 +281,45 @@ class TrainedAlgorithm(Algorithm):
         # A copy: mapped memory cannot be written, and torch would warn about that.
         tensors = {name: torch.from_numpy(np.array(found))[None] for name, found in values.items()}
         return self.score(self.seen(Values(tensors)))[0].numpy()
+
+
+def scores_of(
+    algorithm: TrainedAlgorithm,
+    n_users: int,
+    start: RoundStart,
+    private: Mapping[str, torch.Tensor],
+) -> torch.Tensor:
+    """Return the scores of all items by `score`, whether or not scores are kept."""
+    import torch
+
+    from fedrec.tensor_products import one_thread
+
+    n_active = len(start.active)
+    common = {
+        entry.name: start.shared[entry.name][None]
+        for entry in algorithm.parameters
+        if entry.name in start.shared
+    } | {
+        name: torch.full((1,), value, device=start.active.device)
+        for name, value in start.scalars.items()
+    }
+    # The number of users at a time is fixed: products depend on it.
+    at_once = max(8, min(_SCORED_USERS, _SCORED_VALUES // (32 * max(n_active, 1))))
+    found = torch.empty((n_users, n_active), device=start.active.device)
+    for begin in range(0, n_users, at_once):
+        place = torch.arange(begin, begin + at_once, device=start.active.device)
+        place = place.clamp(max=n_users - 1)
+        own = {}
+        for entry in algorithm.parameters:
+            if entry.name not in algorithm.scoring:
+                continue
+            if entry.scope == "own":
+                own[entry.name] = private[entry.name].index_select(0, place)
+            elif entry.scope == "own_rows":
+                rows = private[entry.name].index_select(0, place)
+                own[entry.name] = rows.index_select(1, start.active)
+        with one_thread():
+            scores = algorithm.score(algorithm.seen(Values(common | own)))
+        end = min(n_users, begin + at_once)
+        found[begin:end] = scores[: end - begin]
+    return found

@@ -199,7 +199,7 @@ def check(
                 rows.insert(1, ("users", _room(n_users, plan.federation.maximum_users)))
             if private is not None:
                 rows += tables_rows(private)
-            rows += ray_rows(ray_seconds)
+            rows += ray_rows(ray_seconds, loaded.settings.client.device)
             if held is not None and tells_floor:
                 rows += held.table(floor)
             yield from price_tables(found, rows, sets)

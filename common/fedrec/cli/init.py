@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 _START = STARTING_ALGORITHM.name
 _OTHERS = [
-    name for name, kind in ALGORITHMS.items() if kind.about.starter is not None and name != _START
+    name
+    for name, kind in ALGORITHMS.items()
+    if kind.about.advice.starter is not None and name != _START
 ]
 
 EPILOG = "\n".join(
@@ -50,7 +52,7 @@ def init(
         str,
         typer.Option(
             help=" ".join(
-                f"{name}: {ALGORITHMS[name].about.summary}." for name in (_START, *_OTHERS)
+                f"{name}: {ALGORITHMS[name].about.advice.summary}." for name in (_START, *_OTHERS)
             )
         ),
     ] = _START,

@@ -247,14 +247,21 @@ def ray_price(settings: Settings, n_users: int, n_items: int) -> float | None:
     return _SPLITS * seconds_of_ranking(n_users, n_items)
 
 
-def ray_rows(seconds: float | None) -> Iterator[tuple[str, str]]:
-    """Yield the work for Ray as rows of a table."""
+def ray_rows(seconds: float | None, device: str) -> Iterator[tuple[str, str]]:
+    """Yield the work for Ray, and what a worker takes for `client.device`, as rows of a table."""
     if seconds is not None:
         yield (
             "measuring, for Ray",
             f"about {seconds:.1f} s on one processor. Ray pays from about "
             f"{_SECONDS_THAT_PAY:.0f} s a round. It takes some seconds to start, and "
             "memory for torch in each worker",
+        )
+        import torch
+
+        on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+        yield (
+            "a worker of Ray",
+            "takes a GPU, of this machine's kind" if on_gpu else "takes a processor, and no GPU",
         )
 
 

@@ -9,7 +9,9 @@ repeat any call anywhere, and sums have the bits of one process.
 from __future__ import annotations
 
 import math
+import re
 import signal
+import socket
 import threading
 import weakref
 from collections import deque
@@ -33,6 +35,7 @@ from fedrec.evaluation.protocols import Ranking
 from fedrec.model.tables import rows_of, table_bytes
 from fedrec.training.device import open_tables
 from fedrec.training.executors.executor import (
+    CPU,
     Executor,
     Job,
     JobResult,
@@ -50,7 +53,7 @@ _RETRIES = 4
 """The number of deaths per call that a round survives."""
 _SECONDS_TO_START = 300.0
 _MOST_BYTES = 128 << 20
-"""The memory of one worker's users at once. More users at once aren't faster."""
+"""The memory of one processor's users at once. More users at once aren't faster."""
 
 T = TypeVar("T")
 Shard = tuple[int, int]
@@ -60,9 +63,12 @@ Shard = tuple[int, int]
 class RayExecutor(Executor):
     """Train and measure jobs of importable algorithms on a Ray cluster, and all others here.
 
+    A job on a CUDA device goes to workers that have one such device each. All other jobs go to
+    processors.
+
     Args:
         address: host:port of the cluster, or "auto" for the one of this machine.
-        n_workers: the number of workers, or 0 for one for each processor of the cluster.
+        n_workers: the number of workers, or 0 for one for each processor or device of the cluster.
         worker: the class of workers. Only tests give another one.
     """
 
@@ -75,6 +81,7 @@ class RayExecutor(Executor):
             weakref.WeakKeyDictionary()
         )
         self._connected = False
+        self._device: torch.device | None = None
         self._report: NodeReport | None = None
 
     def train(self, job: Job) -> JobResult:
@@ -85,10 +92,9 @@ class RayExecutor(Executor):
             TrainingError: workers keep dying.
             StorageError: a node's disk is full.
         """
-        _check_device(job.device)
         if not can_be_made_again(job.algorithm):
             return SerialExecutor().train(job)
-        self._connect()
+        self._connect(job.device)
         told = Training(
             **self._told(job.algorithm, job.start, job.memory_bytes),
             accelerated=job.accelerator is not None,
@@ -109,13 +115,11 @@ class RayExecutor(Executor):
             return actor.train.remote(model, self._tables(job.cohort, shard), tuple(tasks), own)
 
         for shard, found in self._results(shards if levels else [], call):
-            parts = {name: torch.from_numpy(part.copy()) for name, part in found.parts.items()}
+            parts = {name: _copy(part, job.device) for name, part in found.parts.items()}
             sums.add_parts(parts, finite=found.sums_finite, n_shrunk=found.n_shrunk)
             metrics += found.metrics
-            rows = torch.from_numpy(members.pop(shard))
-            tables.put(
-                rows, {name: torch.from_numpy(own.copy()) for name, own in found.own.items()}
-            )
+            rows = torch.from_numpy(members.pop(shard)).to(job.device)
+            tables.put(rows, {name: _copy(own, job.device) for name, own in found.own.items()})
         private = tables.finish()
         return JobResult(sums=sums, metrics=metrics, private=private, finite=tables.finite)
 
@@ -126,10 +130,9 @@ class RayExecutor(Executor):
             SettingsError, TrainingError, StorageError: see `train`.
         """
         scoring = job.scoring
-        _check_device(scoring.on_device.device)
         if not can_be_made_again(scoring.algorithm):
             return SerialExecutor().measure(job)
-        self._connect()
+        self._connect(scoring.on_device.device)
         told = ray.put(Told(**self._told(scoring.algorithm, scoring.start, job.memory_bytes)))
         tensors = scoring.private.tensors
         private = {name: tensors[name] for name in tensors.keys() & scoring.algorithm.scoring}
@@ -150,7 +153,9 @@ class RayExecutor(Executor):
             "recipe": recipe_of(algorithm),
             "numbers": numbers_of(start),
             "arrays": arrays_of(start),
-            "memory_bytes": min(memory_bytes // len(self._actors), _MOST_BYTES),
+            "memory_bytes": min(memory_bytes // len(self._actors), _MOST_BYTES)
+            if self._device == CPU
+            else memory_bytes,
         }
 
     def _shards(
@@ -182,7 +187,10 @@ class RayExecutor(Executor):
                     seed=ranking.seed,
                     drawn=None
                     if drawn is None
-                    else (drawn[0][slice(*shard)].numpy(), drawn[1][slice(*shard)].numpy()),
+                    else (
+                        drawn[0][slice(*shard)].cpu().numpy(),
+                        drawn[1][slice(*shard)].cpu().numpy(),
+                    ),
                 )
             )
         return kept[key]
@@ -201,7 +209,7 @@ class RayExecutor(Executor):
                     actor, shard = busy.pop(done)
                     try:
                         found = ray.get(done)
-                    except ray.exceptions.RayActorError:
+                    except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError):
                         # Its node is gone. The others do its work, which changed nothing yet.
                         if len(self._actors) < 2:
                             raise
@@ -224,12 +232,13 @@ class RayExecutor(Executor):
             self._dismiss()
             raise
 
-    def _connect(self) -> None:
-        """Connect to the cluster, and start workers there that can give this machine's bits."""
-        if self._actors:
+    def _connect(self, device: torch.device) -> None:
+        """Connect to the cluster, and start workers there that can give this device's bits."""
+        if self._actors and self._device == device:
             return
-        if self._report is None:
-            self._report = NodeReport.of_this_process()
+        self._dismiss()
+        if self._report is None or self._device != device:
+            self._device, self._report = device, NodeReport.of_this_process(str(device))
         with _ray_errors():
             if not ray.is_initialized():
                 with _signals_kept():
@@ -238,13 +247,21 @@ class RayExecutor(Executor):
             remote = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=_RETRIES)(
                 self._worker
             )
-            nodes = _processors()
+            nodes, on_cpu = _places(device), device == CPU
             n_workers = self._n_workers or len(nodes)
+            if not on_cpu and n_workers > len(nodes):
+                raise SettingsError(
+                    f"client.workers is {n_workers}, but the Ray cluster has {len(nodes)} GPUs. "
+                    "Each worker takes one.",
+                    remedy='Set client.workers = "auto", or add nodes.',
+                )
             self._actors = [
                 remote.options(
+                    num_gpus=0 if on_cpu else 1,
+                    # Processors take more workers, but a lost node's device has no spare.
                     scheduling_strategy=NodeAffinitySchedulingStrategy(
-                        nodes[number * len(nodes) // n_workers], soft=True
-                    )
+                        nodes[number * len(nodes) // n_workers], soft=on_cpu
+                    ),
                 ).remote()
                 for number in range(n_workers)
             ]
@@ -253,6 +270,14 @@ class RayExecutor(Executor):
                 for failure in ray.get(calls, timeout=_SECONDS_TO_START):
                     if failure is not None:
                         raise error_of(failure)
+            except ray.exceptions.RayActorError as error:
+                self.close()
+                # Without a token, a worker can't call this process, and ends.
+                raise SettingsError(
+                    f"A worker of the Ray cluster ended before the check: {_first_line(error)}",
+                    remedy="Start Ray on every node with RAY_AUTH_MODE=token, the cluster's token "
+                    "and the same fedrec[ray].",
+                ) from error
             except BaseException:
                 self.close()
                 raise
@@ -297,18 +322,19 @@ def _init(address: str) -> None:
         ) from error
 
 
-def _processors() -> list[str]:
-    """Return the cluster's processors, each by the id of its node."""
+def _places(device: torch.device) -> list[str]:
+    """Return the cluster's processors, or its GPUs for a CUDA device, each by its node's id."""
+    resource, words = ("CPU", "processors") if device == CPU else ("GPU", "GPUs")
     found = [
         node["NodeID"]
         for node in sorted(ray.nodes(), key=lambda node: str(node["NodeID"]))
         if node["Alive"]
-        for _ in range(int(node["Resources"].get("CPU", 0)))
+        for _ in range(int(node["Resources"].get(resource, 0)))
     ]
     if not found:
         raise SettingsError(
-            "The Ray cluster has no processors.",
-            remedy="Start its nodes with --num-cpus above 0.",
+            f"The Ray cluster has no {words}, but client.device chose {device}.",
+            remedy=f"Start its nodes with --num-{resource.lower()}s above 0, or set client.device.",
         )
     return found
 
@@ -319,12 +345,9 @@ def _within(users: NDArray[np.int64], begin: int, end: int) -> NDArray[np.int64]
     return users[first:last]
 
 
-def _check_device(device: torch.device) -> None:
-    if device.type != "cpu":
-        raise SettingsError(
-            f'client.engine = "ray" trains on processors, but client.device chose {device}.',
-            remedy='Set client.device = "cpu", or client.engine = "local".',
-        )
+def _copy(array: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Return a copy on a device of an array that other processes may share."""
+    return torch.from_numpy(array.copy()).to(device)
 
 
 @contextmanager
@@ -349,8 +372,12 @@ def _ray_errors() -> Iterator[None]:
     except FedrecError:
         raise
     except (ray.exceptions.OutOfDiskError, ray.exceptions.ObjectStoreFullError) as error:
+        # A worker's error has its node's address in the text, and the cause apart.
+        found = re.search(r"\bip=([^,)\s]+)", str(error))
+        cause = getattr(error, "cause", error)
         raise StorageError(
-            f"A node of the Ray cluster has no room for users' tables: {_first_line(error)}",
+            f"Node {found[1] if found else socket.gethostname()} of the Ray cluster has no room "
+            f"for users' tables: {_first_line(cause)}.",
             remedy="Free space in its --temp-dir, or start it with more --object-store-memory.",
         ) from error
     except ray.exceptions.AuthenticationError as error:

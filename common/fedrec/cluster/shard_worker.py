@@ -21,6 +21,7 @@ from fedrec import __version__
 from fedrec.algorithms.accelerators import accelerator_for
 from fedrec.algorithms.cohort import CohortTables
 from fedrec.algorithms.grid import SumsShape
+from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.arithmetic import Arithmetic, arithmetic_of
 from fedrec.errors import SettingsError
 from fedrec.evaluation.protocols import Histories, Ranking
@@ -29,6 +30,7 @@ from fedrec.probes import fingerprint, look
 from fedrec.tensor_products import one_thread
 from fedrec.training.device import DeviceTables
 from fedrec.training.executors.executor import (
+    CPU,
     Measures,
     Scoring,
     algorithm_from,
@@ -36,8 +38,8 @@ from fedrec.training.executors.executor import (
     start_from,
 )
 from fedrec.training.fitting import fit_of, training_sums
+from fedrec.training.trainer import BlockRoom
 
-_CPU = torch.device("cpu")
 Rows = dict[str, NDArray[np.float32]]
 """Users' private rows, by table."""
 
@@ -58,11 +60,15 @@ class NodeReport:
     safe: bool
 
     @classmethod
-    def of_this_process(cls) -> NodeReport:
-        """Examine this process. The first time, this takes a second or two."""
+    def of_this_process(cls, device: str = "cpu") -> NodeReport:
+        """Examine this process and its device. The first time, this takes a second or two.
+
+        Raises:
+            SettingsError: this process has no such device.
+        """
         return cls(
             version=__version__,
-            arithmetic=arithmetic_of(),
+            arithmetic=arithmetic_of(device),
             fingerprint=fingerprint(look()),
             safe=os.environ.get("RAY_AUTH_MODE") == "token",
         )
@@ -91,8 +97,8 @@ class NodeReport:
                 f"Node {node} of the Ray cluster computes different bits from this machine: its "
                 f"fingerprint is {found.fingerprint}, not {self.fingerprint}. "
                 f"{self.arithmetic.difference(found.arithmetic)}".rstrip(),
-                remedy="Use nodes with one kind of processor and the same packages. `fedrec "
-                "doctor` shows both on every node.",
+                remedy="Use nodes with one kind of processor, one kind of device, and the same "
+                "packages. `fedrec doctor` shows them on every node.",
             )
 
 
@@ -103,7 +109,7 @@ class Told:
     Attributes:
         report: the report of the machine whose job it is.
         numbers, arrays: the model (see `start_from`).
-        memory_bytes: the memory of one worker for users at once.
+        memory_bytes: the memory of one worker for users at once, on its device.
     """
 
     report: NodeReport
@@ -161,7 +167,7 @@ class ShardRanking:
 
 
 class ShardWorker:
-    """Train and measure shards on one thread."""
+    """Train and measure shards, on one thread of a processor or on one CUDA device."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
@@ -169,6 +175,7 @@ class ShardWorker:
         # there before they are used.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         self._report: NodeReport | None = None
+        self._device = CPU
 
     def check(self, expected: NodeReport) -> dict[str, Any] | None:
         """Return why this node can't be used, as a failure, or None."""
@@ -176,9 +183,21 @@ class ShardWorker:
         return found
 
     def _check(self, expected: NodeReport) -> None:
+        node = socket.gethostname()
         if self._report is None:
-            self._report = NodeReport.of_this_process()
-        expected.check(self._report, socket.gethostname())
+            # Ray shows a worker only the device that it reserved for it.
+            self._device = self._device_for(expected)
+            try:
+                self._report = NodeReport.of_this_process(str(self._device))
+            except SettingsError as error:
+                raise SettingsError(
+                    f"Node {node} of the Ray cluster can't train on CUDA: {error.message}",
+                    remedy=error.remedy,
+                ) from error
+        expected.check(self._report, node)
+
+    def _device_for(self, expected: NodeReport) -> torch.device:
+        return CPU if expected.arithmetic.device == "cpu" else torch.device("cuda", 0)
 
     def train(
         self, told: Training, tables: CohortTables, tasks: Tasks, own: Rows
@@ -194,21 +213,29 @@ class ShardWorker:
     def _train(self, told: Training, tables: CohortTables, tasks: Tasks, own: Rows) -> TrainedShard:
         # A node that joined later, or this worker's new home after a death, counts, too.
         self._check(told.report)
-        algorithm, sums = algorithm_from(told.recipe), told.sums.empty(_CPU)
+        algorithm, sums = algorithm_from(told.recipe), told.sums.empty(self._device)
+        start = start_from(told.numbers, told.arrays, self._device)
+        room = None
+        if self._device != CPU and isinstance(algorithm, TrainedAlgorithm):
+            # Chunks have three eighths of a device's memory, and blocks have four (see `UserHalf`).
+            room = BlockRoom(algorithm, start, sums, told.memory_bytes // 3 * 4)
         accelerator = accelerator_for(algorithm) if told.accelerated else None
-        fit = fit_of(algorithm, start_from(told.numbers, told.arrays), sums, accelerator)
+        fit = fit_of(algorithm, start, sums, accelerator, room)
         metrics = np.zeros(4, dtype=np.int64)
         new, end = {name: values.copy() for name, values in own.items()}, 0
         with one_thread():
             for members, n_steps in self._chunks(told, tables, tasks):
                 begin, end = end, end + len(members)
-                private = {name: torch.from_numpy(rows[begin:end]) for name, rows in new.items()}
-                result = fit(tables.chunk_of(members, _CPU, n_steps=n_steps), private)
+                private = {
+                    name: torch.from_numpy(rows[begin:end]).to(self._device)
+                    for name, rows in new.items()
+                }
+                result = fit(tables.chunk_of(members, self._device, n_steps=n_steps), private)
                 for name, values in result.private.items():
-                    new[name][begin:end] = values.numpy()
+                    new[name][begin:end] = values.cpu().numpy()
                 metrics += training_sums(result.loss, result.clipped)
         return TrainedShard(
-            parts={name: values.numpy() for name, values in sums.parts.items()},
+            parts={name: values.cpu().numpy() for name, values in sums.parts.items()},
             sums_finite=sums.finite,
             n_shrunk=sums.n_shrunk,
             metrics=metrics,
@@ -255,18 +282,21 @@ class ShardWorker:
         self._check(told.report)
         scoring = Scoring(
             algorithm=algorithm_from(told.recipe),
-            start=start_from(told.numbers, told.arrays),
+            start=start_from(told.numbers, told.arrays, self._device),
             tables=tables,
             private=PrivateState.of(own),
-            on_device=DeviceTables(_CPU, None),
+            on_device=DeviceTables(self._device, None),
         )
         ranking = Ranking(
             shard.histories,
             shard.n_items,
             seed=shard.seed,
-            device=_CPU,
+            device=self._device,
             drawn=shard.drawn
-            and (torch.from_numpy(shard.drawn[0]), torch.from_numpy(shard.drawn[1])),
+            and (
+                torch.from_numpy(shard.drawn[0]).to(self._device),
+                torch.from_numpy(shard.drawn[1]).to(self._device),
+            ),
         )
         rows = np.arange(len(tables.user_keys))
         return measures.of(scoring, ranking, rows, told.memory_bytes)

@@ -35,7 +35,8 @@ class UserSplit:
         user_ids: n_users ids.
         train_indptr: int64 of shape (n_users + 1,). User u's training items are
             ``train_items[train_indptr[u]:train_indptr[u + 1]]``, ascending.
-        train_items: int64 of shape (n_train,).
+        train_items: int64 of shape (n_train,). An array of a smaller type that is mapped from a
+            file works as well in rounds, which read the users in parts.
         validation_items: int64 of shape (n_users,), `NO_ITEM` if there is none.
         test_items: int64 of shape (n_users,), `NO_ITEM` if there is none.
     """

@@ -201,7 +201,7 @@ class SharedModel:
         if sums.abstained >= least and not sums.participants:
             raise TrainingError(
                 f"Training diverged at all {sums.abstained} clients of round {round_id}.",
-                remedy=self._half.algorithm.about.divergence_remedy,
+                remedy=self._half.algorithm.about.advice.divergence_remedy,
             )
 
     def adopt(

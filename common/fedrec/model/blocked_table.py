@@ -22,6 +22,9 @@ from fedrec.errors import StorageError
 BLOCK_BYTES = 4 << 20
 """Bytes of a table to read or write at once: few for memory, many for a disk."""
 
+MOST_FILE_USERS = 100_000
+"""The most users whose rows are in one file."""
+
 _WHOLE_BELOW = 1 << 16
 _DAMAGED = "Restore the folder from a backup, or start again with an empty one."
 _UNWRITABLE = "Check that the folder is writable, then start again. Files from before are intact."
@@ -29,7 +32,8 @@ _UNWRITABLE = "Check that the folder is writable, then start again. Files from b
 
 def users_of_block(width: tuple[int, ...]) -> int:
     """Return the number of users whose rows of this shape are in one file."""
-    return max(1, BLOCK_BYTES // max(1, 4 * int(np.prod(width, dtype=np.int64))))
+    row_bytes = max(1, 4 * int(np.prod(width, dtype=np.int64)))
+    return min(MOST_FILE_USERS, max(1, BLOCK_BYTES // row_bytes))
 
 
 def by_block(

@@ -318,8 +318,8 @@ def array_of(table: Table) -> NDArray[np.float32]:
     return np.array(table) if isinstance(table, np.memmap) else table
 
 
-def give_back(table: NDArray[Any]) -> None:
-    """Drop a mapped table's pages from this process. The file keeps their content."""
+def give_back(table: NDArray[Any] | BlockedTable) -> None:
+    """Drop a mapped array's pages from this process. The file keeps their content."""
     pages = getattr(table, "_mmap", None)
     if pages is not None:
         pages.madvise(mmap.MADV_DONTNEED)

@@ -122,7 +122,7 @@ def algorithm_warnings(plan: Plan, n_items: int = 0, n_held: int = 0) -> list[st
         n_items: size of the catalogue, or 0 if unknown.
         n_held: items that enough users hold, or 0 if unknown.
     """
-    return about_algorithm(plan).warnings(
+    return about_algorithm(plan).advice.warnings(
         Circumstances(
             settings=plan.algorithm,
             update=plan.update,

@@ -88,7 +88,7 @@ class Layout:
             maximum_clients=most,
             tagged=tagged,
             mechanism=mechanism_of(plan),
-            counts_rows=algorithm.counts_rows,
+            counts_rows=algorithm.derived.counts_rows,
         )
 
     @classmethod

@@ -326,10 +326,10 @@ def noise_proposal(plan: Plan, n_items: int, n_users: float) -> NoiseProposal | 
         update={"expected_users": float(n_users), "rounds_per_user": 10, "noise_multiplier": 0.0}
     )
     for kind in ALGORITHMS.values():
-        if kind.about.noise_proposal is not None:
+        if kind.about.advice.noise_proposal is not None:
             changes = {"algorithm": kind.settings_type.model_construct(name=kind.name)}
             noise = noise_of(plan.model_copy(update={**changes, "privacy": asked}))
-            return None if noise is None else kind.about.noise_proposal(n_items, noise)
+            return None if noise is None else kind.about.advice.noise_proposal(n_items, noise)
     return None
 
 

@@ -203,7 +203,8 @@ class ClientSettings(_Observed):
         default="local",
         description="Train and measure users on this machine, or on a Ray cluster that "
         "this machine belongs to, with one worker for each of its processors or client.workers in "
-        "all. Ray needs client.device on the CPU. Results don't depend on it.",
+        "all. With client.device on CUDA, each worker takes one GPU instead. On processors, "
+        "results don't depend on it.",
     )
     ray_address: Annotated[str, UsedIf({"engine": ("ray",)})] = Field(
         default="auto",

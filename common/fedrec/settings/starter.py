@@ -26,9 +26,9 @@ def _tuned(name: str, values: Mapping[str, object]) -> Plan:
 
 
 TUNED: Mapping[str, Plan] = {
-    name: _tuned(name, kind.about.starter)
+    name: _tuned(name, kind.about.advice.starter)
     for name, kind in ALGORITHMS.items()
-    if kind.about.starter is not None
+    if kind.about.advice.starter is not None
 }
 """Algorithms as tuned on MovieLens-100K's validation items, for demo and starter."""
 

@@ -239,7 +239,7 @@ class _Given:
     def take_start(self, algorithm: object) -> None:
         """Take the tuned values of an algorithm, which are the defaults if there is no file."""
         kind = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else None
-        for key, value in ((kind and kind.about.starter) or {}).items():
+        for key, value in ((kind and kind.about.advice.starter) or {}).items():
             self._take(key, value, Origin(kind="default", where=f"start of {algorithm}"), "")
 
     def take_description(self, folder: Path) -> None:

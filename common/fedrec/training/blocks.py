@@ -185,7 +185,7 @@ BLOCK_USERS = 8
 Fewer than four change bits, and more don't fit into its cache."""
 _CELLS_AT_ONCE = 1 << 20
 _FEW_SAMPLES = 1 << 24
-"""A device trains so many samples in less time than it needs to start another size's operations."""
+"""A device trains this many samples faster than it starts the operations of another size."""
 _PLACE_BITS = 21
 """A user has fewer than 2^21 samples.
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedrec.algorithms.cohort import Chunk, Cohort
+from fedrec.algorithms.cohort import Chunk, Cohort, item_counts
 from fedrec.algorithms.declarations import GRADES
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
@@ -140,15 +140,13 @@ class Evaluator:
             )
             return Evaluator(exact).train_alone(shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        own = half.cohort(shared, users).item_counts(half.server.n_items)[
-            half.server.active_items(shared)
-        ]
+        own = item_counts(users, half.server.n_items)[half.server.active_items(shared)]
         for number in range(1, half.server.plan.rounds.total + 1):
             found = train_locally(half, number, shared, users, private)
             changes = found.changes | self.graded(shared, users, private)
             aggregate = half.server.travelling.pack("train", shared, changes, found.counts, metrics)
             # The published counts cover all users of the federation.
-            counts = found.counts if half.server.algorithm.counts_rows else own
+            counts = found.counts if half.server.algorithm.derived.counts_rows else own
             change = half.server.travelling.change("train", shared, aggregate)
             shared = half.server.moved(number, shared, change, counts)
             private = found.private

@@ -159,7 +159,7 @@ def _check_converges(half: UserHalf, shared: SharedState, found: JobResult, n_us
     raise TrainingError(
         f"Training diverged in training round {shared.trained + 1} with {n_users} users: "
         f"{wrong}. The version before this round is intact.",
-        remedy=half.server.algorithm.about.divergence_remedy,
+        remedy=half.server.algorithm.about.advice.divergence_remedy,
     )
 
 

@@ -209,7 +209,7 @@ def shape_problem(plan: Plan, n_items: int, shared: SharedState) -> str:
     if shared.holders is not None and shared.holders.shape != (n_items,):
         return f"has item counts of the shape {shared.holders.shape}, but ({n_items},) was expected"
     algorithm = algorithm_of(plan, n_items)
-    if shared.recounted is not None and algorithm.counts_rows:
+    if shared.recounted is not None and algorithm.derived.counts_rows:
         return "has two item counts, but one was expected"
     rows = ActiveRows.of(plan, n_items, shared.holders)
     if shared.rest is not None and (
@@ -280,7 +280,7 @@ class ServerHalf:
             return self.apart(shared.counted(counts.copy()))
         if kind == "evaluate":
             return shared
-        if not self.algorithm.counts_rows:
+        if not self.algorithm.derived.counts_rows:
             counts = self._counted(shared, aggregate)
         change = self.travelling.change(kind, shared, aggregate)
         if mechanism is not None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.algorithms.cohort import item_counts
 from fedrec.data.splits import UserSplit
 from fedrec.errors import DataError, SettingsError
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
@@ -46,7 +47,7 @@ def check_start(
     check_data(plan, users, n_items, also)
     if holders is None:
         # The federation's count round finds the same holders.
-        holders = np.bincount(users.train_items, minlength=n_items).astype(np.int64)
+        holders = item_counts(users, n_items)
     rows = ActiveRows.of(plan, n_items, holders)
     rows.check(plan)
     Layout.of(plan, rows.n_rows, n_items)

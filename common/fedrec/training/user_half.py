@@ -176,7 +176,7 @@ class UserHalf:
             tensors=self.server.travelling.layout("train", shared).tensors,
             n_items=len(self.server.active_items(shared)),
             maximum_users=self.server.layout.maximum_users,
-            counts_rows=self._algorithm.counts_rows,
+            counts_rows=self._algorithm.derived.counts_rows,
             longest=None if mechanism is None else mechanism.bound,
             most_steps=most_steps(self._algorithm)
             if isinstance(self._algorithm, TrainedAlgorithm)
@@ -245,7 +245,7 @@ class UserHalf:
             raise TrainingError(
                 f"The private parameters of {len(users)} users cannot be solved. A system is "
                 "singular, or a value of the published model isn't finite.",
-                remedy=self._algorithm.about.divergence_remedy,
+                remedy=self._algorithm.about.advice.divergence_remedy,
             )
         self._fresh[own_rows is None] = _Made(source=(users, shared, own_rows), value=fresh)
         return fresh
@@ -268,7 +268,7 @@ class UserHalf:
             active = active[own_rows[active]]
         elif own_rows is not None:
             scarce = ~own_rows[active]
-        if shared.recounted is not None and not self._algorithm.counts_rows:
+        if shared.recounted is not None and not self._algorithm.derived.counts_rows:
             # Their rows would cover fewer users than an opened row may cover.
             few = shared.recounted[active] < self.server.plan.federation.minimum_item_users
             scarce = few if scarce is None else few | scarce

@@ -152,7 +152,7 @@ def shortfall(
     text = (
         f"with NDCG@{plan.evaluation.at} {validation.ndcg:.4f} on validation no better than "
         f"{' and '.join(equals)}. These settings do not suit the data: change "
-        f"{about_algorithm(plan).shortfall}. fedrec tune tries values"
+        f"{about_algorithm(plan).advice.shortfall}. fedrec tune tries values"
     )
     clipped = max((report.clipped_users for report in rounds), default=0)
     if clipped:

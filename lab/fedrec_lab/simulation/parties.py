@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.algorithms.cohort import item_counts
 from fedrec.cluster.engine import engine_of
 from fedrec.data.interactions import user_groups
 from fedrec.data.splits import UserSplit
@@ -225,7 +226,7 @@ def counted_holders(
     """
     least = settings.client.minimum_own_item_users
     if least == 1:
-        return np.bincount(users.train_items, minlength=n_items).astype(np.int64)
+        return item_counts(users, n_items)
     total = np.zeros(n_items, dtype=np.int64)
     for group in _groups(users, n_clients):
         if len(group):

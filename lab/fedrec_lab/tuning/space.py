@@ -433,8 +433,8 @@ def _starting(name: str) -> dict[str, object]:
         for key in all_settings()
         if key.startswith(("algorithm.", "update.")) or key == "rounds.total"
     }
-    values |= {"algorithm.name": name, **(kind.about.starter or {})}
-    if kind.about.starter is None:
+    values |= {"algorithm.name": name, **(kind.about.advice.starter or {})}
+    if kind.about.advice.starter is None:
         space = kind.settings_type.model_validate({}).search_space(0)
         values |= {key: tried[0] for key, tried in space.items() if len(tried) == 1}
     return values

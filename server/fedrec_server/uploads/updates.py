@@ -18,9 +18,8 @@ from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import State
 from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.durable_files import update_name
-from fedrec_server.uploads.group_commit import GroupCommit
 from fedrec_server.uploads.incoming import Incoming, StreamTurns
-from fedrec_server.uploads.round_sum import Collection
+from fedrec_server.uploads.round_sum import Collection, GroupCommit
 
 Update = tuple[UploadHeader, Callable[[], BinaryIO]]
 """An admitted header, and a function that opens its bytes in the store's thread."""

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -27,8 +26,6 @@ from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.provisioning import exposure_words
 
 __all__ = ["data", "here"]
-
-Call = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture

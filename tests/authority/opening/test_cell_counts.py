@@ -15,11 +15,12 @@ from world.fake_authority import (
     AuthorityWorld,
     CountedWorld,
     added,
+    killed_when_opened,
     refused,
     state_of,
 )
 from world.fake_federation import FakeRound
-from world.fake_link import KeyWatch, Killed
+from world.fake_link import Killed
 from world.fake_parties import N_ITEMS
 
 from fedrec.errors import RefusedError
@@ -211,20 +212,12 @@ def test_a_cell_that_joined_after_the_count_adds_nothing(tmp_path, key):
 
 
 @pytest.mark.parametrize("opened", [1, 2, 3])
-def test_killed_while_it_counts_cells(tmp_path, key, opened, monkeypatch):
+def test_killed_while_it_counts_cells(tmp_path, key, opened):
     """Each sum was noted before the key was used: it opens the same ones again and no other."""
-    world, reveal = CountedWorld(tmp_path, liars=(8,)), KeyWatch.reveal
-
-    def killed(watch, total, n_summands, names=None):
-        if len(watch.opened) == opened:
-            raise Killed
-        return reveal(watch, total, n_summands, names)
-
-    monkeypatch.setattr(KeyWatch, "reveal", killed)
+    world = CountedWorld(tmp_path, liars=(8,))
     round_ = world.open(1, "count")
-    with pytest.raises(Killed):
+    with killed_when_opened(opened):
         world.ask(round_)
-    monkeypatch.setattr(KeyWatch, "reveal", reveal)
     (noted,) = state_of(world).revealed
     assert [(one.cell, one.core) for one in noted.cells] == [(n + 1, True) for n in range(opened)]
     assert state_of(world).cell_counts is None

@@ -17,10 +17,11 @@ from world.fake_authority import (
     audited,
     check_published_over,
     inflated_row,
+    killed_when_opened,
     spoilt,
     state_of,
 )
-from world.fake_link import KeyWatch, Killed, put_watch
+from world.fake_link import Killed, put_watch
 
 from fedrec.identity.authority import ROSTERS_FOLDER
 from fedrec.identity.document import write_public
@@ -324,19 +325,10 @@ def test_killed_between_noting_and_opening(tmp_path, opened, monkeypatch):
     spoilt(world, inflated_row, monkeypatch, 5)
     round_ = world.honest_round()
     cells = [added(world, round_, 0, 1, 2), added(world, round_, 3, 4, 5)]
-    reveal = KeyWatch.reveal
-
-    def killed(watch, total, n_summands, names=None):
-        if len(watch.opened) == opened:
-            raise Killed
-        return reveal(watch, total, n_summands, names)
-
-    monkeypatch.setattr(KeyWatch, "reveal", killed)
-    with pytest.raises(Killed):
+    with killed_when_opened(opened):
         world.run_revealer(lambda: world.reveal(round_))
     (noted,) = state_of(world).revealed
     assert [one.cell for one in noted.cells] == [1, 2][:opened]
-    monkeypatch.setattr(KeyWatch, "reveal", reveal)
     world.run_revealer(lambda: world.reveal(round_))
     check_published_over(world, round_, (2,), 0, 1, 2)
     assert set(key.opened) == {world.total(round_), *cells}

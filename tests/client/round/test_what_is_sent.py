@@ -8,7 +8,16 @@ import json
 
 import numpy as np
 import pytest
-from world.fake_authority import BITS, PLAN, ROW, WIDTH, AuthorityWorld, packed_without_checks
+from world.fake_authority import (
+    BITS,
+    PLAN,
+    ROW,
+    WIDTH,
+    AuthorityWorld,
+    denominator_negative,
+    inflated_row,
+    spoilt,
+)
 from world.fake_federation import World
 from world.fake_link import put_watch
 from world.fake_masks import MaskedWorld
@@ -18,7 +27,6 @@ from fedrec.errors import SumOutOfBounds
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
-from fedrec.protection import VectorSpec
 from fedrec.wire.messages import MakeSnapshot
 from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.opening.revealer import STATE_FOLDER
@@ -130,77 +138,31 @@ MOVED = 11_775
 N_PUPPETS = 4
 
 
-class Attack:
-    """What the last of four members does to its vector, and the others' as it needs them.
-
-    Attributes:
-        moves: by how much the row moves without checks.
-        said: what is said of the sum.
-    """
-
-    def __init__(self, change, moves, *said):
-        self.change, self.moves, self.said = change, moves, said
-
-
-def _inflated_row(layout, vector, spoils):
-    """One user more in a row that the others' users do not touch, who moved it 11,775 times as far
-    as any can; each part is within what the protection has room for.
-    """
-    vector[layout.count_slice][ROW] = int(spoils)
-    vector[ROW * WIDTH] = (MOVED << BITS) * spoils
-
-
-def _denominator_negative(layout, vector, spoils):
-    """Three users moved a row by 1 each, and two are taken off: their sum is divided by one."""
-    vector[layout.count_slice][ROW] = -2 if spoils else 1
-    vector[ROW * WIDTH] = 0 if spoils else 1 << BITS
-
-
-def _users_over_cap(layout, vector, spoils):
+def users_over_cap(layout, vector, spoils):
     """All users that a federation may have, and those of the others beside them."""
-    most = 16_384
-    metrics = vector[layout.metrics_slice]
-    metrics[METRIC_NAMES.index("participants")] = most if spoils else 1
+    vector[layout.metrics_slice][METRIC_NAMES.index("participants")] = 16_384 if spoils else 1
     vector[layout.count_slice][ROW] = 1
     vector[ROW * WIDTH] = 1 << BITS
 
 
 ATTACKS = {
-    "inflated_row": Attack(
-        _inflated_row,
+    inflated_row: (
         MOVED,
         f"of item row {ROW} is {MOVED << BITS}, but the allowed range is -256 to 256",
     ),
-    "denominator_negative": Attack(
-        _denominator_negative,
+    denominator_negative: (
         3.0,
         f"item_embedding of item row {ROW} is 768, but the allowed range is -256 to 256",
     ),
-    "users_over_cap": Attack(
-        _users_over_cap, 1.0, "participants is 16387, but the allowed range is 0 to 16384"
-    ),
+    users_over_cap: (1.0, "participants is 16387, but the allowed range is 0 to 16384"),
 }
+"""What the last of four members does to its vector, by how much the row moves without checks, and
+what is said of the sum."""
 
 
-@pytest.fixture(params=ATTACKS)
+@pytest.fixture(params=ATTACKS, ids=lambda attack: attack.__name__)
 def attack(request):
-    return ATTACKS[request.param]
-
-
-def spoilt(world, attack, monkeypatch):
-    """Let the last puppet contribute what its own software would not; the others are honest."""
-    honest = world.vector
-
-    def vector(seed, round_=None):
-        found = honest(seed, round_)
-        if round_ is not None and round_.kind == "train" and round_.number == 1:
-            attack.change(world.round_vector(round_).layout, found, seed == N_PUPPETS - 1)
-        return found
-
-    monkeypatch.setattr(world, "vector", vector)
-    # Changed software does not check what it sends, and writes negative numbers where none are.
-    monkeypatch.setattr(VectorSpec, "validated", lambda self, vector: vector)
-    monkeypatch.setattr("fedrec.protection.packing.gmpy2.pack", packed_without_checks)
+    return request.param
 
 
 def moved_unchecked(world, round_):
@@ -222,14 +184,13 @@ def test_the_authority_opens_it_and_publishes_nothing(tmp_path, attack, protecti
     """It goes on: a refusal says nothing about its key, since the sum has the right tags."""
     watch = put_watch(monkeypatch)
     world = AuthorityWorld(tmp_path, protection=protection, n_puppets=N_PUPPETS, **PLAN)
-    spoilt(world, attack, monkeypatch)
+    spoilt(world, attack, monkeypatch, N_PUPPETS - 1, only=1)
     bad = world.honest_round(1)
-    assert moved_unchecked(world, bad) == pytest.approx(attack.moves)
+    assert moved_unchecked(world, bad) == pytest.approx(ATTACKS[attack][0])
     good = world.honest_round(2)
     world.run_revealer(lambda: world.reveal(bad), lambda: world.reveal(good))
     assert codes(world.refusals()) == [("reveal_refused", "sum_out_of_bounds", 1)]
-    for words in attack.said:
-        assert words in world.refusals()
+    assert ATTACKS[attack][1] in world.refusals()
     assert watch.opened == [world.total(bad), world.total(good)]
     assert [statement.round for statement, _ in world.link.reveals] == [2]
     (declined,) = world.link.declined
@@ -243,7 +204,7 @@ def test_the_authority_opens_it_and_publishes_nothing(tmp_path, attack, protecti
 def test_a_client_applies_no_such_sum_whoever_signed_it(tmp_path, attack, kind, monkeypatch):
     """Whoever opens may have other software, too; where each client decrypts it looks itself."""
     world = kind(tmp_path, n_puppets=N_PUPPETS, **PLAN)
-    spoilt(world, attack, monkeypatch)
+    spoilt(world, attack, monkeypatch, N_PUPPETS - 1, only=1)
     world.play(1)
     world.link.script.append(lambda: None)
     with pytest.raises(SumOutOfBounds):
@@ -259,7 +220,7 @@ def test_under_masks_a_client_applies_no_such_sum(tmp_path, attack, monkeypatch)
     world = MaskedWorld(tmp_path, n_puppets=N_PUPPETS, **PLAN)
     # Its one user is in the sum, too, and may touch the row.
     world.write_data(("alice",))
-    spoilt(world, attack, monkeypatch)
+    spoilt(world, attack, monkeypatch, N_PUPPETS - 1, only=1)
     world.then(1)
     with pytest.raises(SumOutOfBounds):
         world.app().run()

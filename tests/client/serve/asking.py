@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+from world.silo import Silo
+
+from fedrec.ids import RoundId
+from fedrec.settings.schema import Settings
+from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.recommendation_api import RecommendationApi
+from fedrec_client.serve.users_apart import UsersAndTail, _read
+from fedrec_client.state.held_model import Which, read_held_model
 
 OWN = ((b"host", b"127.0.0.1:7480"),)
 
@@ -78,3 +85,14 @@ def ask(
     found = {name.decode(): value.decode() for name, value in start["headers"]}
     assert found["content-length"] == str(len(end["body"]))
     return Answer(start["status"], found, end["body"])
+
+
+def holder_of(silo: Silo) -> ModelHolder:
+    """Return a holder that reads users in this process; tests that are slow start another one."""
+
+    def read(settings: Settings, which: Which, version: RoundId) -> UsersAndTail:
+        held = read_held_model(settings, which)
+        assert held.version == version
+        return _read(held, settings)
+
+    return ModelHolder(silo.settings, read_users=read)

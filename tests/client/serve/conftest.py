@@ -1,10 +1,10 @@
 """One silo whose first version is served."""
 
 import pytest
+from client.serve.asking import holder_of
 from world.silo import Silo
 
 from fedrec_client.own_recommender import own_recommender
-from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.recommendation_api import RecommendationApi
 from fedrec_client.serve.request_reading import Gate
 
@@ -19,7 +19,7 @@ def published(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def served(published):
-    holder = ModelHolder(published.settings)
+    holder = holder_of(published)
     holder.look()
     assert holder.problem is None
     return holder

@@ -4,14 +4,13 @@ import json
 
 import numpy as np
 import pytest
-from client.serve.asking import OWN, ask
+from client.serve.asking import OWN, ask, holder_of
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from fedrec.data import Catalogue
 from fedrec.model.state import PrivateState
 from fedrec.recommender import Recommender
-from fedrec_client.serve.model_holder import ModelHolder
 from fedrec_client.serve.recommendation_api import RecommendationApi
 from fedrec_client.serve.request_reading import MOST_BODY_BYTES, Gate
 
@@ -211,7 +210,7 @@ def test_the_token_guards_what_is_about_people(served, published):
 
 
 def test_without_a_model_it_says_so(silo):
-    holder = ModelHolder(silo.settings)
+    holder = holder_of(silo)
     application = RecommendationApi(holder, Gate())
     for _ in range(2):
         answer = ask(application, "/v1/recommend", query={"user": "1"})
@@ -241,7 +240,7 @@ def test_titles_are_written_as_json(silo):
     titles = [f'"Quoted\\" \u2028 <{row}> \x07' for row in range(len(silo.catalogue))]
     silo.catalogue = Catalogue.of(silo.catalogue.item_ids, titles)
     silo.publish(3)
-    holder = ModelHolder(silo.settings)
+    holder = holder_of(silo)
     holder.look()
     answer = ask(RecommendationApi(holder, Gate()), "/v1/recommend", query={"user": silo.user})
     assert answer.status == 200
@@ -257,7 +256,7 @@ def test_scores_that_are_no_numbers_are_not_handed_out(silo):
     vectors = silo.private[3].arrays()["user_embedding"]
     silo.private[3] = PrivateState.of({"user_embedding": np.full_like(vectors, 1e38)})
     silo.publish(3)
-    holder = ModelHolder(silo.settings)
+    holder = holder_of(silo)
     with np.errstate(over="ignore"):
         holder.look()
         answer = ask(RecommendationApi(holder, Gate()), "/v1/recommend", query={"user": silo.user})
@@ -274,7 +273,7 @@ def test_every_answer_is_private(application):
 
 
 def test_numbers_for_prometheus(published):
-    holder = ModelHolder(published.settings)
+    holder = holder_of(published)
     application = RecommendationApi(holder, Gate())
     question = {"user": published.user}
     ask(application, "/v1/recommend", query=question)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +31,6 @@ from fedrec_client.state.private_store import PrivateStore
 N_ITEMS = 24
 ITEMS = tuple(ItemId(f"item {row}") for row in range(N_ITEMS))
 EXACT = ("ease", "fedals", "sketch")
-Histories = Mapping[str, Sequence[int]]
 
 
 def users_of(histories):

@@ -307,75 +307,65 @@ def files_of(world):
     }
 
 
-@pytest.fixture
-def elsewhere(tmp_path):
-    """A client in the middle of a run: it answered two rounds."""
-    made = World(tmp_path)
-    made.whole_round(1, "count")
-    made.whole_round(2)
-    made.app().run()
-    return made
-
-
 @pytest.mark.slow
-def test_the_state_says_what_trained_it(elsewhere):
-    found = state_of(elsewhere).provenance
+def test_the_state_says_what_trained_it(world):
+    found = state_of(world).provenance
     assert found.arithmetic == arithmetic_of("cpu")
     assert found.path == "fedmf accelerator 1"
     assert found.accepted == ()
 
 
 @pytest.mark.slow
-def test_it_is_refused_at_once_and_nothing_is_touched(elsewhere, monkeypatch):
+def test_it_is_refused_at_once_and_nothing_is_touched(world, monkeypatch):
     before, calls = (
-        files_of(elsewhere),
-        list(elsewhere.link.calls),
+        files_of(world),
+        list(world.link.calls),
     )
     with monkeypatch.context() as patched:
         patched.setenv(OTHER, "Prescott")
         with pytest.raises(RefusedError, match=f"{OTHER} is Prescott, not absent") as caught:
-            elsewhere.app().run()
-    assert str(elsewhere.state) in caught.value.message
+            world.app().run()
+    assert str(world.state) in caught.value.message
     assert "--accept-other-arithmetic" in caught.value.remedy
     assert "as good" in caught.value.remedy
     # A coordinator that is away does not hide it.
-    assert elsewhere.link.calls == [*calls, "close"]
-    assert files_of(elsewhere) == before
-    elsewhere.whole_round(3)
-    assert elsewhere.app().run().version == 3
+    assert world.link.calls == [*calls, "close"]
+    assert files_of(world) == before
+    world.whole_round(3)
+    assert world.app().run().version == 3
 
 
 @pytest.mark.slow
-def test_accepted_it_goes_on_and_says_so_for_good(elsewhere, monkeypatch):
+def test_accepted_it_goes_on_and_says_so_for_good(world, monkeypatch):
     own = arithmetic_of("cpu").digest()
     monkeypatch.setenv(OTHER, "Prescott")
-    elsewhere.whole_round(3)
-    assert elsewhere.app(accept_other_arithmetic=True).run().version == 3
-    found = state_of(elsewhere).provenance
+    world.whole_round(3)
+    assert world.app(accept_other_arithmetic=True).run().version == 3
+    found = state_of(world).provenance
     (change,) = found.accepted
     assert change.round == 2
     assert (change.before, change.after) == (own, arithmetic_of("cpu").digest())
-    record = json.loads((elsewhere.state / "environment.json").read_text())
+    record = json.loads((world.state / "environment.json").read_text())
     assert record["accepted"][0]["before"] == own
     assert record["format"] == 11
     # From then on this arithmetic is the run's own.
-    elsewhere.whole_round(4)
-    assert elsewhere.app().run().version == 4
-    assert state_of(elsewhere).provenance == found
+    world.whole_round(4)
+    assert world.app().run().version == 4
+    assert state_of(world).provenance == found
 
 
 @pytest.mark.slow
-def test_another_release_is_refused_even_if_accepted(elsewhere, monkeypatch):
+def test_another_release_is_refused_even_if_accepted(world, monkeypatch):
     """The coordinator would refuse each of its updates, and the way back would be closed."""
-    before = files_of(elsewhere)
-    elsewhere.whole_round(3)
+    before = files_of(world)
+    world.whole_round(3)
     with monkeypatch.context() as patched:
         patched.setattr("fedrec.environment.training_path", lambda plan: "fedmf accelerator 2")
         with pytest.raises(RefusedError, match="began with fedmf accelerator 1") as caught:
-            elsewhere.app(accept_other_arithmetic=True).run()
+            world.app(accept_other_arithmetic=True).run()
     assert "with the release that began it" in caught.value.remedy
-    assert files_of(elsewhere) == before
-    assert elsewhere.app().run().version == 3
+    assert files_of(world) == before
+    assert world.app().run().version == 3
 
 
 @pytest.mark.slow
@@ -391,27 +381,27 @@ def test_before_the_first_answer_there_is_nothing_to_refuse(tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-def test_another_run_begins_under_whatever_there_is(elsewhere, monkeypatch):
+def test_another_run_begins_under_whatever_there_is(world, monkeypatch):
     monkeypatch.setenv(OTHER, "Prescott")
     # The coordinator still has the run that was answered.
     with pytest.raises(RefusedError, match=OTHER):
-        elsewhere.app().run(new_run=True)
-    elsewhere.run = "run-2"
-    elsewhere.rounds.clear()
-    elsewhere.published_round = RoundId(0)
-    elsewhere.app().run(new_run=True)
-    found = state_of(elsewhere).provenance
+        world.app().run(new_run=True)
+    world.run = "run-2"
+    world.rounds.clear()
+    world.published_round = RoundId(0)
+    world.app().run(new_run=True)
+    found = state_of(world).provenance
     assert found.arithmetic == arithmetic_of("cpu")
     assert found.accepted == ()
 
 
 @pytest.mark.slow
-def test_reading_is_not_asked_where(elsewhere, tmp_path, monkeypatch):
+def test_reading_is_not_asked_where(world, tmp_path, monkeypatch):
     def recommended():
-        own = own_recommender(elsewhere.settings())
+        own = own_recommender(world.settings())
         return recommendations(own, Wanted(n=3).for_users(own, USERS[0]))
 
     here = recommended()
     monkeypatch.setenv(OTHER, "Prescott")
     assert recommended() == here
-    assert export_model(elsewhere.settings(), tmp_path / "exported").version == here.version
+    assert export_model(world.settings(), tmp_path / "exported").version == here.version

@@ -1,7 +1,6 @@
 """A mistyped path makes no client: no keys, no application, not even a folder."""
 
 import os
-from collections.abc import Callable
 
 import pytest
 from world.fake_federation import World
@@ -13,8 +12,6 @@ from fedrec.identity.document import write_secret
 from fedrec.identity.identity import KEY_FILE, Identity
 
 pytestmark = pytest.mark.slow
-
-Call = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from world.plans import users_of
 
 from fedrec.algorithms import cohort
-from fedrec.algorithms.cohort import Cohort
+from fedrec.algorithms.cohort import Cohort, item_counts
 from fedrec.data.splits import UserSplit
 
 
+@pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("paper", [False, True])
-def test_parts_of_users_make_the_tables_of_all_at_once(paper, monkeypatch):
+def test_parts_of_users_make_the_tables_of_all_at_once(paper, mapped, monkeypatch, tmp_path):
     users = users_of(40, 60, clusters=4, each=9, seed=1, thin=0.25)
+    counts = np.bincount(users.train_items, minlength=60).tolist()
+    if mapped:
+        users.train_items.astype(np.int32).tofile(tmp_path / "items")
+        items = np.memmap(tmp_path / "items", dtype=np.int32, mode="r")
+        users = replace(users, train_items=items)
+    monkeypatch.setattr(cohort, "_ITEMS_AT_ONCE", 7)
+    assert item_counts(users, 60).tolist() == counts
     active = np.arange(0, 60, 2)
     monkeypatch.setattr(cohort, "_USERS_AT_ONCE", 7)
     tables = Cohort(
@@ -35,6 +45,8 @@ def test_parts_of_users_make_the_tables_of_all_at_once(paper, monkeypatch):
         begin, end = tables.excluded_pointers[user : user + 2]
         without = sorted(place[i] for i in own + held * paper if i in place)
         assert tables.excluded[begin:end].tolist() == without
+    chunk = tables.chunk_of(np.array([3, 1]), torch.device("cpu"))
+    assert chunk.positives.dtype == torch.int64
 
 
 def test_making_the_tables_takes_little_more_memory_than_they_do():
@@ -60,5 +72,7 @@ def test_making_the_tables_takes_little_more_memory_than_they_do():
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # All users at once took 82 MB more than the tables, and 16,384 at a time take 14 MB.
+    # All users at once took 82 MB more than the tables, and 16,384 at a time take 14 MB. A position
+    # among 1,000 items takes 2 bytes.
+    assert tables.positives.nbytes == 2 * n_users * each
     assert peak < tables.pointers.nbytes + tables.positives.nbytes + 24e6

@@ -255,7 +255,7 @@ def test_what_noise_is_worth():
         settings=settings, update=UpdateSettings(), n_items=1682, n_rounds=100,
         minimum_item_users=1, minimum_clients=3,
     )  # fmt: skip
-    worth, costs = FedRAP.about.warnings(at)
+    worth, costs = FedRAP.about.advice.warnings(at)
     assert f"epsilon {accounted_epsilon(1.0, 1000, 1e-5):,.0f} at delta 1e-05" in worth
     assert "53,824 random numbers" in costs
 
@@ -267,7 +267,7 @@ def test_a_subspace_in_which_decay_overshoots_is_said():
         update=UpdateSettings(structure="colr", rank=4), n_items=1682, n_rounds=100,
         minimum_item_users=1, minimum_clients=3,
     )  # fmt: skip
-    (said,) = FedRAP.about.warnings(at)
+    (said,) = FedRAP.about.advice.warnings(at)
     assert "2.82843 times as fast" in said
     wider = replace(at, update=UpdateSettings(structure="colr", rank=8))
-    assert FedRAP.about.warnings(wider) == []
+    assert FedRAP.about.advice.warnings(wider) == []

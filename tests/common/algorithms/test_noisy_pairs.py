@@ -91,7 +91,7 @@ def test_rows_that_a_reader_chooses_change_nothing_of_the_bound(monkeypatch):
     monkeypatch.setattr(noisy_pairs, "MOST_ROWS", 5)
     learner = learner_of()
     bound, random = mechanism_of(learner.server.plan).bound, np.random.default_rng(0)
-    for _ in range(20):
+    for _ in range(8):
         counts = random.normal(size=N_ITEMS)
         for history in HISTORIES:
             values = release_of(learner, split_of([history]), counts).tolist()
@@ -114,7 +114,7 @@ def test_three_users_by_hand():
     )
 
 
-@pytest.mark.parametrize("total", [3, 4, 7, 60])
+@pytest.mark.parametrize("total", [3, 4, 7, pytest.param(60, marks=pytest.mark.slow)])
 def test_the_length_of_parts_changes_nothing(total):
     users = split_of(HISTORIES)
     found = []

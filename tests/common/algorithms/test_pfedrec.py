@@ -165,8 +165,8 @@ def test_a_narrow_range_is_said_to_be_that_of_a():
         settings=PFedRecSettings(), update=UpdateSettings(structure="colr", clip=16.0),
         n_items=1682, n_rounds=100, minimum_item_users=1, minimum_clients=3,
     )  # fmt: skip
-    (low,) = PFedRec.about.warnings(at)
+    (low,) = PFedRec.about.advice.warnings(at)
     whole = replace(at, update=UpdateSettings(structure="dense", clip=16.0))
-    (dense,) = PFedRec.about.warnings(whole)
+    (dense,) = PFedRec.about.advice.warnings(whole)
     assert low.startswith(dense) and "that of A" in low
-    assert PFedRec.about.warnings(replace(at, update=UpdateSettings(clip=256.0))) == []
+    assert PFedRec.about.advice.warnings(replace(at, update=UpdateSettings(clip=256.0))) == []

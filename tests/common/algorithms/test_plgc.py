@@ -178,7 +178,7 @@ def test_what_is_sent_is_the_bases_shared_part(base):
     private = {entry.name for entry in algorithm.parameters if entry.private}
     assert "own_item_embedding" in private
     assert not private & set(sent)
-    assert not algorithm.counts_rows
+    assert not algorithm.derived.counts_rows
     assert (algorithm.base.settings.local_epochs, algorithm.batch_size) == (10, 2048)
 
 

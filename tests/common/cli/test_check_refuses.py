@@ -30,12 +30,9 @@ REFUSED: dict[str, tuple[str, ...]] = {
 
 
 @pytest.fixture
-def settings_file(fedrec, tmp_path, interactions_file):
-    path = tmp_path / "run.toml"
+def settings_file(settings_file, tmp_path):
     Catalogue.of(["i00", "i01"]).save(tmp_path / "small.csv")
-    start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
-    assert fedrec(*start).code == 0
-    return path
+    return settings_file
 
 
 @pytest.fixture
@@ -98,6 +95,7 @@ def test_ray_is_refused_if_it_is_missing_and_warned_of_if_it_does_not_pay(
     assert "needs ray, which is not installed" in checked.err
     assert "needs ray, which is not installed" in simulated.err
     assert 'client.engine = "local" is faster' in checked.out
+    assert "takes a GPU" in fedrec("check", settings_file, *given, *sets("client.device=cuda")).out
     monkeypatch.setattr("fedrec.extras.is_missing", lambda name: name in ("ray", "torch"))
     untrained = fedrec("check", settings_file, *given)
     assert untrained.code == 2 and "whole run, at most" in untrained.out

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from world import ray_in_process
 from world.rounds import EXACT, KINDS
 
@@ -28,7 +31,12 @@ def report():
 
 @pytest.fixture
 def cluster(monkeypatch, report):
-    monkeypatch.setattr(NodeReport, "of_this_process", lambda: report)
+    examine = NodeReport.of_this_process
+
+    def examined(device):
+        return report if device == "cpu" else replace(examine(device), safe=True)
+
+    monkeypatch.setattr(NodeReport, "of_this_process", examined)
     for name in ("RAY_USAGE_STATS_ENABLED", "RAY_AUTH_MODE"):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(engine, "require", lambda name: None)
@@ -127,8 +135,8 @@ def test_tables_are_sent_once_and_the_cluster_is_left(plan_of, play, cluster):
     play(learner, (2,))
     # All that the first round also sent are the tables, at most once.
     tables = first - (cluster.n_bytes - first)
-    held = learner.local._cohorts[True].value.tables
-    assert held.positives.nbytes < tables < 3 * held.positives.nbytes
+    once = sum(len(one.raw) for one in executor._kept[learner.local._cohorts[True].value].values())
+    assert once < tables < 3 * once
     executor.close()
     assert cluster.killed == 4 and not cluster.connected
     # A program that had joined the cluster itself stays in it.
@@ -155,7 +163,7 @@ def test_nodes_that_cannot_be_used_are_told(cluster, report, plan_of, play, monk
     executor = made(workers=2)
     play(learner_of(plan_of(), executor), (2,))
     monkeypatch.setattr(
-        shard_worker.NodeReport, "of_this_process", lambda: replace(report, version="0.0.9")
+        shard_worker.NodeReport, "of_this_process", lambda _: replace(report, version="0.0.9")
     )
     with pytest.raises(SettingsError, match=r"0\.0\.9"):
         play(learner_of(plan_of(), executor), (2,))
@@ -172,11 +180,23 @@ def test_a_cluster_that_cannot_be_joined_is_told(cluster, plan_of, play):
             play(learner_of(plan_of(), made()))
 
 
+def test_a_worker_that_ends_at_once_is_told(cluster, plan_of, play, monkeypatch):
+    import ray
+
+    def get(found, **_):
+        raise ray.exceptions.RayActorError("The actor died.\nA long story.")
+
+    monkeypatch.setattr(ray, "get", get)
+    with pytest.raises(SettingsError, match=r"before the check: The actor died\. .*=token"):
+        play(learner_of(plan_of(), made()))
+    assert not cluster.connected
+
+
 def test_rays_errors_are_told_with_a_remedy(cluster, plan_of, play, monkeypatch):
     import ray
 
     kinds = {
-        "OutOfDiskError": (StorageError, "no room.*--temp-dir"),
+        "OutOfDiskError": (StorageError, rf"Node {socket.gethostname()} .*no room.*--temp-dir"),
         "RayError": (TrainingError, r"lost 5 times.*no answer.*client\.engine"),
         "AuthenticationError": (SettingsError, r"token.*auth_token"),
         "GetTimeoutError": (SettingsError, r"within 300 s.*client\.workers"),
@@ -198,13 +218,51 @@ def test_a_defect_in_a_worker_is_told_without_its_arguments(cluster, plan_of, pl
         play(learner_of(plan_of(), made(workers=2)))
 
 
-def test_devices_are_left_to_the_local_engine(cluster):
-    import torch
+def test_each_device_has_a_worker(cluster, report, monkeypatch):
+    # No worker computes here.
+    monkeypatch.setattr(NodeReport, "of_this_process", lambda device: report)
+    gpu, cpu = torch.device("cuda:0"), torch.device("cpu")
+    executor = made()
+    for device, homes, reserved in (
+        (gpu, ["one", "two"], 1),
+        (cpu, ["one", "one", "two", "two"], 0),
+    ):
+        executor._connect(device)
+        assert (cluster.homes, cluster.reserved) == (homes, [reserved] * len(homes))
+        cluster.homes, cluster.reserved = [], []
+    assert cluster.killed == 2
+    with pytest.raises(SettingsError, match=r"workers is 3, but .* has 2 GPUs.*auto"):
+        made(workers=3)._connect(gpu)
+    cluster.n_gpus = 0
+    with pytest.raises(SettingsError, match=r"no GPUs, but .*chose cuda:0.*--num-gpus"):
+        made()._connect(gpu)
 
-    from fedrec.cluster.ray_executor import _check_device
 
-    with pytest.raises(SettingsError, match=r'cuda:0.*client\.device = "cpu"'):
-        _check_device(torch.device("cuda:0"))
+def test_a_node_without_the_device_is_told(report, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    device = replace(report.arithmetic, device="cuda, NVIDIA H100")
+    failure = shard_worker.ShardWorker().check(replace(report, arithmetic=device))
+    assert failure["error"] == "SettingsError"
+    assert (
+        f"Node {socket.gethostname()} of the Ray cluster can't train on CUDA" in failure["message"]
+    )
+    with pytest.raises(SettingsError, match="device is cpu, not cuda, NVIDIA H100"):
+        replace(report, arithmetic=device).check(report, "node-b")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", ["fedmf, colr", "pfedrec", "fedals", "accelerated, candidates"])
+def test_a_device_of_a_cluster_computes_what_this_one_does(kind, plan_of, users, cluster):
+    """As in `test_cuda`, regrouped sums agree within 1e-4 of their norm and a grid's step."""
+    plan, device = plan_of(**(KINDS | EXACT)[kind]), os.environ.get("FEDREC_DEVICE", "cuda")
+    resources = Resources(workers=made(workers=2))
+    shards = everything(Learner(plan, 200, device=device, resources=resources), users)
+    alone = everything(Learner(plan, 200, device=device), users)
+    assert cluster.reserved == [device != "cpu"] * 2
+    for found, expected in zip(shards, alone, strict=True):
+        step = 0.0 if expected.dtype.kind == "f" else expected.size**0.5
+        away = np.linalg.norm((found - expected).astype(np.float64))
+        assert away <= 1e-4 * np.linalg.norm(expected.astype(np.float64)) + step
 
 
 @pytest.mark.slow

@@ -1,10 +1,13 @@
 """Ray itself: the bits of one process with workers and nodes killed, and nothing left behind.
 
-The module starts one cluster of two nodes, on 127.0.0.2 and 127.0.0.3. It needs the extra `ray`.
+The module starts one cluster of two nodes, and prints where: in two network namespaces, or on two
+loopback addresses if the kernel refuses a namespace. Each node has one processor, and one GPU that
+exists only in Ray's books. `make test-more` runs a part of it, and `make test-long` the rest.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import secrets
@@ -12,72 +15,92 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from world.rounds import EXACT, KINDS
 
 from fedrec.cluster.engine import engine_of
 from fedrec.cluster.shard_worker import ShardWorker
+from fedrec.errors import SettingsError, StorageError
 from fedrec.settings.schema import ClientSettings
 from fedrec.training.executors.processes import executor_of
 from fedrec.training.executors.worker_process import clean_environment
 from fedrec.training.learner import Learner
 from fedrec.training.user_half import Resources
 
-pytestmark = [pytest.mark.hours, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("ray")]
 
+LONG, HOURS = pytest.mark.long, pytest.mark.hours
 ROUNDS = tuple(range(2, 32))
 KILLED_IN = (5, 12)
+STORE_BYTES = 100 << 20
 
 
-class MortalWorker(ShardWorker):
-    """A worker that is killed once in the middle of a shard's call, in some of the rounds."""
+class TroubledWorker(ShardWorker):
+    """A worker that dies or fills its disk where a file in the test's folder tells it to."""
+
+    def train(self, told, tables, tasks, own):
+        found = super().train(told, tables, tasks, own)
+        if (self._orders / f"full-{self._node}").exists():
+            found.own["too much"] = np.zeros(2 * STORE_BYTES, np.uint8)
+        return found
 
     def _chunks(self, told, tables, tasks):
         chunks = list(super()._chunks(told, tables, tasks))
-        number, place = told.numbers["round"], os.environ.get("FEDREC_TEST_DEATHS")
-        first = int(tables.user_keys[0])
+        folder = self._orders / f"kill-{told.numbers['round']}"
+        mark = folder / str(tables.user_keys[0])
         for n, chunk in enumerate(chunks):
-            if place and number in KILLED_IN and n == len(chunks) // 2:
-                mark = Path(place) / f"{number}-{first}"
-                if not mark.exists():
-                    mark.write_text(str(os.getpid()))
-                    os.kill(os.getpid(), signal.SIGKILL)
-            yield chunk
-
-
-class NodeKiller(ShardWorker):
-    """A worker that kills the raylet of the second node in the middle of a call, and itself."""
-
-    def _chunks(self, told, tables, tasks):
-        for n, chunk in enumerate(super()._chunks(told, tables, tasks)):
-            if n == 1 and os.environ["FEDREC_TEST_NODE"] == "127.0.0.3":
+            if n == len(chunks) // 2 and folder.exists() and not mark.exists():
+                mark.write_text(str(os.getpid()))
+                os.kill(os.getpid(), signal.SIGKILL)
+            if n == 1 and (self._orders / f"end-{self._node}").exists():
                 os.kill(int(os.environ["RAY_RAYLET_PID"]), signal.SIGKILL)
                 os.kill(os.getpid(), signal.SIGKILL)
             yield chunk
 
+    @property
+    def _orders(self):
+        return Path(os.environ["FEDREC_TEST_ORDERS"])
+
+    @property
+    def _node(self):
+        return os.environ["FEDREC_TEST_NODE"]
+
 
 class Node:
-    """A raylet that ends with this object, and ends nothing else."""
+    """A raylet that ends with this object, and ends nothing else.
 
-    def __init__(self, folder, ip, *arguments) -> None:
+    Args:
+        place: the words that run a command where the node is, and the node's address.
+    """
+
+    def __init__(self, folder, name, place, *arguments, **variables) -> None:
+        prefix, ip = place
         environment = clean_environment() | {
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": os.environ["RAY_AUTH_TOKEN_PATH"],
-            "FEDREC_TEST_DEATHS": str(folder / "deaths"),
-            "FEDREC_TEST_NODE": ip,
+            "FEDREC_TEST_ORDERS": str(folder),
+            "FEDREC_TEST_NODE": name,
+            # To Ray, a disk is full once its memory for objects is.
+            "RAY_local_fs_capacity_threshold": "0",
+            # Nor may other programs' memory cost a worker.
+            "RAY_memory_monitor_refresh_ms": "0",
         }
         self.process = subprocess.Popen(
             [
-                *(Path(sys.executable).parent / "ray", "start", "--block", "--num-cpus=4"),
-                *(f"--node-ip-address={ip}", "--object-store-memory=104857600"),
+                *prefix,
+                *(Path(sys.executable).parent / "ray", "start", "--block", "--num-cpus=1"),
+                *("--num-gpus=1", f"--node-ip-address={ip}"),
+                f"--object-store-memory={STORE_BYTES}",
                 *("--min-worker-port=0", "--max-worker-port=0", "--disable-usage-stats"),
                 *arguments,
             ],
-            env=environment,
+            env=environment | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -98,50 +121,94 @@ class Node:
         self.process.stdout.close()
 
 
+def start_head(folder, place, **variables):
+    """Start the first node, and return it with the cluster's address."""
+    with socket.create_server((place[1], 0)) as free:
+        client_port = free.getsockname()[1]
+    made = Node(
+        folder, "head", place, "--head", "--port=0", f"--temp-dir={folder / 't'}",
+        "--include-dashboard=false", f"--ray-client-server-port={client_port}", **variables,
+    )  # fmt: skip
+    return made, re.search(re.escape(place[1]) + r":\d+", made.said)[0]
+
+
+def wait_for_nodes(address, n_nodes, node=None):
+    """Wait until so many nodes of the cluster are alive, and one of them has not ended."""
+    from ray._raylet import GcsClient
+
+    client = GcsClient(address=address)
+    # In Ray's books, state 0 is alive. The module's limit of time ends a wait that is in vain.
+    while sum(node.state == 0 for node in client.get_all_node_info().values()) != n_nodes:
+        assert node is None or node.process.poll() is None, node.process.stdout.read()
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def places():
+    """Return where nodes run: this process's network and another one, if the kernel lets us."""
+    name = f"fedrec{os.getpid()}"
+    # Addresses for measurements, of which each process has four.
+    network = ipaddress.ip_network("198.18.0.0/15")[4 * (os.getpid() % (1 << 15))]
+    here, there = str(network + 1), str(network + 2)
+    lines = (
+        f"ip netns add {name}",
+        f"ip link add {name}a type veth peer name {name}b netns {name}",
+        f"ip address add {here}/30 dev {name}a",
+        f"ip link set {name}a up",
+        f"ip -n {name} address add {there}/30 dev {name}b",
+        f"ip -n {name} link set {name}b up",
+        f"ip -n {name} link set lo up",
+    )
+
+    def works(line):
+        with suppress(OSError):
+            return subprocess.run(line.split(), capture_output=True, check=False).returncode == 0
+        return False
+
+    if all(map(works, lines)):
+        print("two network namespaces")
+        yield ((), here), (("ip", "netns", "exec", name), there)
+    else:
+        print("two loopback addresses")
+        yield ((), "127.0.0.2"), ((), "127.0.0.3")
+    works(f"ip netns delete {name}")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     # Paths of sockets must be short.
     folder = tmp_path_factory.mktemp("r")
-    (folder / "deaths").mkdir()
     (folder / "token").write_text(secrets.token_hex(32))
     (folder / "token").chmod(0o600)
     before = dict(os.environ)
-    os.environ["RAY_AUTH_TOKEN_PATH"] = str(folder / "token")
+    os.environ |= {"RAY_AUTH_TOKEN_PATH": str(folder / "token"), "RAY_AUTH_MODE": "token"}
     yield folder
     os.environ.clear()
     os.environ.update(before)
 
 
 @pytest.fixture(scope="module")
-def head(folder):
-    with socket.create_server(("127.0.0.2", 0)) as free:
-        client_port = free.getsockname()[1]
-    made = Node(
-        folder, "127.0.0.2", "--head", "--port=0", f"--temp-dir={folder / 't'}",
-        "--include-dashboard=false", f"--ray-client-server-port={client_port}",
-    )  # fmt: skip
-    yield made
+def head(folder, places):
+    made, address = start_head(folder, places[0])
+    yield made, address
+    if made.process.returncode is None:
+        made.end()
+
+
+@pytest.fixture(scope="module")
+def address(head, folder, places):
+    """Return the address of a cluster of two nodes."""
+    made = Node(folder, "second", places[1], f"--address={head[1]}")
+    wait_for_nodes(head[1], 2, made)
+    yield head[1]
     made.end()
 
 
 @pytest.fixture(scope="module")
-def address(head):
-    return re.search(r"127\.0\.0\.2:\d+", head.said)[0]
-
-
-@pytest.fixture(scope="module")
-def second(folder, head, address):
-    made = Node(folder, "127.0.0.3", f"--address={address}")
-    yield made
-    made.end()
-
-
-@pytest.fixture(scope="module")
-def executor_with(second, address):
-    """Return an executor on both nodes whose workers are killed in two rounds."""
+def executor_with(address):
     made = []
 
-    def executor(n_workers, worker=ShardWorker):
+    def executor(n_workers="auto", worker=ShardWorker):
         own = engine_of(ClientSettings(engine="ray", ray_address=address, workers=n_workers))
         own._worker = worker
         made.append(own)
@@ -153,6 +220,11 @@ def executor_with(second, address):
 
 
 @pytest.fixture(scope="module")
+def pair(executor_with):
+    return executor_with(2, TroubledWorker)
+
+
+@pytest.fixture(scope="module")
 def alone(play, plan_of):
     return play(Learner(plan_of(), 200, device="cpu"), ROUNDS)
 
@@ -161,37 +233,12 @@ def learner_of(plan, executor):
     return Learner(plan, 200, device="cpu", resources=Resources(workers=executor))
 
 
-@pytest.mark.parametrize("n_workers", [1, 2, 3, 8])
-def test_thirty_rounds_have_the_bits_of_one_process(
-    n_workers, executor_with, play, plan_of, same, alone
-):
-    executor = executor_with(n_workers)
-    same(play(learner_of(plan_of(), executor), ROUNDS), alone)
-    if n_workers == 2:
-        local = executor_of(2)
-        same(play(learner_of(plan_of(), local), ROUNDS), alone)
-        local.close()
-    executor.close()
+CORE = ("fedmf, colr", "under noise", "sketch", "accelerated, candidates")
 
 
-def test_workers_killed_in_mid_round_change_no_bit(
-    executor_with, play, plan_of, same, alone, folder
-):
-    executor = executor_with(3, MortalWorker)
-    same(play(learner_of(plan_of(), executor), ROUNDS), alone)
-    executor.close()
-    marks = list((folder / "deaths").iterdir())
-    assert {int(mark.name.partition("-")[0]) for mark in marks} == set(KILLED_IN)
-    assert len(marks) == 3 * len(KILLED_IN)
-    assert not any(Path(f"/proc/{mark.read_text()}").exists() for mark in marks)
-
-
-@pytest.fixture(scope="module")
-def pair(executor_with):
-    return executor_with(2)
-
-
-@pytest.mark.parametrize("kind", [*KINDS, *EXACT])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=LONG if kind in CORE else HOURS) for kind in KINDS | EXACT]
+)
 def test_every_algorithm_trains_and_measures_there(kind, pair, plan_of, users):
     found = []
     for executor in (1, pair):
@@ -210,6 +257,86 @@ def test_every_algorithm_trains_and_measures_there(kind, pair, plan_of, users):
     assert all(map(np.array_equal, *found))
 
 
+def killed_in(folder, *rounds):
+    """Have workers die once for each shard of these rounds."""
+    orders = [folder / f"kill-{number}" for number in rounds]
+    for order in orders:
+        order.mkdir()
+    return orders
+
+
+def died_in(orders):
+    """Return the number of workers that died in each of the rounds, and end the orders."""
+    marks = [[mark.read_text() for mark in order.iterdir()] for order in orders]
+    assert not any(Path(f"/proc/{mark}").exists() for own in marks for mark in own)
+    for order in orders:
+        order.rename(order.with_name(f"done-{order.name}"))
+    return list(map(len, marks))
+
+
+@LONG
+def test_a_killed_worker_is_replaced(pair, play, plan_of, same, alone, folder):
+    orders = killed_in(folder, 2)
+    same(play(learner_of(plan_of(), pair), ROUNDS[:2]), alone[:2])
+    assert died_in(orders) == [2]
+    assert len(pair._actors) == 2
+
+
+@LONG
+def test_a_full_disk_is_told_by_its_node(pair, play, plan_of, folder, places):
+    (folder / "full-second").touch()
+    with pytest.raises(StorageError, match=f"Node {places[1][1]} .*no room.*disk.*--temp-dir"):
+        play(learner_of(plan_of(), pair), (2,))
+    (folder / "full-second").unlink()
+
+
+@HOURS
+@pytest.mark.parametrize("n_workers", [1, 2, 3, 8])
+def test_thirty_rounds_have_the_bits_of_one_process(
+    n_workers, executor_with, play, plan_of, same, alone
+):
+    executor = executor_with(n_workers)
+    same(play(learner_of(plan_of(), executor), ROUNDS), alone)
+    if n_workers == 2:
+        local = executor_of(2)
+        same(play(learner_of(plan_of(), local), ROUNDS), alone)
+        local.close()
+    executor.close()
+
+
+@HOURS
+def test_workers_killed_in_mid_round_change_no_bit(
+    executor_with, play, plan_of, same, alone, folder
+):
+    executor, orders = executor_with(3, TroubledWorker), killed_in(folder, *KILLED_IN)
+    same(play(learner_of(plan_of(), executor), ROUNDS), alone)
+    executor.close()
+    assert died_in(orders) == [3, 3]
+
+
+@HOURS
+def test_each_gpu_has_a_worker(executor_with, play, plan_of, same, alone, monkeypatch):
+    """The GPUs exist in Ray's books only, and processors compute."""
+    from fedrec.cluster import ray_executor
+
+    # Now a processor counts as a device.
+    monkeypatch.setattr(ray_executor, "CPU", torch.device("meta"))
+    executor = executor_with()
+    same(play(learner_of(plan_of(), executor), ROUNDS[:2]), alone[:2])
+    import ray
+
+    def given(worker):
+        return ray.get_runtime_context().get_node_id(), ray.get_gpu_ids()
+
+    found = ray.get([actor.__ray_call__.remote(given) for actor in executor._actors])
+    assert len({node for node, _ in found}) == len(found) == 2
+    assert [ids for _, ids in found] == [[0], [0]]
+    with pytest.raises(SettingsError, match="has 2 GPUs"):
+        executor_with(3)._connect(torch.device("cpu"))
+    executor.close()
+
+
+@HOURS
 def test_workers_get_nothing_of_this_process_and_end_with_it(pair, plan_of, play, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do-not-tell")
     play(learner_of(plan_of(), pair), (2,))
@@ -221,7 +348,7 @@ def test_workers_get_nothing_of_this_process_and_end_with_it(pair, plan_of, play
     for place in Path("/proc").glob("[0-9]*"):
         # Processes of others end at any time.
         with suppress(OSError):
-            if b"ray::ShardWorker" in (place / "cmdline").read_bytes():
+            if b"ray::TroubledWorker" in (place / "cmdline").read_bytes():
                 workers.append(place)
     assert len(workers) >= 2
     assert not any(b"do-not-tell" in (place / "environ").read_bytes() for place in workers)
@@ -230,31 +357,80 @@ def test_workers_get_nothing_of_this_process_and_end_with_it(pair, plan_of, play
     assert not ray.is_initialized()
 
 
-def test_another_token_is_refused(address, second, tmp_path):
+@HOURS
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("os.environ['RAY_AUTH_TOKEN_PATH'] = sys.argv[1]", "can join with its token"),
+        ("ray.__version__ = '2.59.0'", "another Ray or Python"),
+        ("utils.compute_version_info = lambda: (ray.__version__, '3.11.1')", "another Ray or Py"),
+    ],
+    ids=["token", "ray", "python"],
+)
+def test_a_machine_that_does_not_fit_is_refused(change, said, address, tmp_path):
     (tmp_path / "token").write_text(secrets.token_hex(32))
     (tmp_path / "token").chmod(0o600)
     code = (
+        "import os, sys\n"
+        "os.environ['RAY_AUTH_MODE'] = 'token'\n"
+        "import ray, torch\n"
+        "from ray._private import utils\n"
+        f"{change}\n"
         "from fedrec.cluster.engine import engine_of\n"
         "from fedrec.settings.schema import ClientSettings\n"
         f"client = ClientSettings(engine='ray', ray_address='{address}', workers=1)\n"
-        "executor = engine_of(client)\n"
-        "executor._connect()\n"
+        "engine_of(client)._connect(torch.device('cpu'))\n"
     )
-    environment = clean_environment() | {"RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")}
-    said = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert said.returncode == 1 and "SettingsError" in said.stderr
-    assert "can join with its token" in said.stderr
+    environment = clean_environment() | {"RAY_AUTH_TOKEN_PATH": os.environ["RAY_AUTH_TOKEN_PATH"]}
+    found = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "token"],
+        env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert found.returncode == 1 and "SettingsError" in found.stderr
+    assert said in found.stderr
 
 
+@HOURS
 def test_a_node_killed_in_mid_round_changes_no_bit(
-    executor_with, second, address, play, plan_of, same
+    executor_with, folder, address, play, plan_of, same, alone
 ):
-    """The last test: it ends the second node."""
-    executor = executor_with(4, NodeKiller)
-    plan = plan_of()
-    same(play(learner_of(plan, executor)), play(Learner(plan, 200, device="cpu")))
-    # Those on the second node are gone.
-    assert len(executor._actors) < 4
+    """From here on, the second node is gone."""
+    executor = executor_with(4, TroubledWorker)
+    (folder / "end-second").touch()
+    same(play(learner_of(plan_of(), executor), ROUNDS[:2]), alone[:2])
     executor.close()
+    wait_for_nodes(address, 1)
+
+
+@HOURS
+def test_a_node_that_computes_other_bits_is_refused(executor_with, folder, address, places):
+    other = Node(
+        folder, "other", (places[1][0], places[1][1]), f"--address={address}",
+        ATEN_CPU_CAPABILITY="default",
+    )  # fmt: skip
+    try:
+        wait_for_nodes(address, 2, other)
+        with pytest.raises(SettingsError, match="ATEN_CPU_CAPABILITY is default, not absent"):
+            executor_with()._connect(torch.device("cpu"))
+    finally:
+        other.end()
+
+
+@HOURS
+def test_a_cluster_without_a_token_is_refused(head, folder, places):
+    """The last test: its cluster takes the place of the module's."""
+    import ray
+
+    # Ray ends a process whose cluster is gone.
+    ray.shutdown()
+    head[0].end()
+    (folder / "open").mkdir()
+    made, address = start_head(folder / "open", places[0], RAY_AUTH_MODE="disabled")
+    client = ClientSettings(engine="ray", ray_address=address)
+    executor = engine_of(client)
+    try:
+        with pytest.raises(SettingsError, match=r"RAY_AUTH_MODE=token"):
+            executor._connect(torch.device("cpu"))
+    finally:
+        executor.close()
+        made.end()

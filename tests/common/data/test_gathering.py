@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as arrow
@@ -60,7 +59,6 @@ def write_parquet(path: Path, rows: list[list[str]]) -> Path:
 
 
 WRITERS = [write_text, write_gzip, write_json, write_parquet]
-Writer = Callable[[Path, list[list[str]]], Path]
 
 
 @pytest.mark.parametrize("chunk_rows", [2, 4096])

@@ -148,7 +148,7 @@ def test_the_next_version_follows_from_the_sums_over_the_whole_catalogue(name, u
     change = {key: values.astype(np.float64) * steps[key] for key, values in sums.changes.items()}
     whole = SharedState(shared.tensors, shared.holders)
     counts = np.where(shared.holders >= LEAST, shared.holders, 0)
-    counts = sums.counts if learner.server.algorithm.counts_rows else counts
+    counts = sums.counts if learner.server.algorithm.derived.counts_rows else counts
     expected = algorithm_of(learner.server.plan, N_ITEMS).apply(whole, change, counts, 2)
     assert expected.rest is None and after.rest is not None
     assert_same(after, expected)

@@ -83,6 +83,11 @@ def trained(learner, party, users=None, private=None):
     return learner.contribute("train", 5, party.shared, users, private)
 
 
+def layout_of(learner, party):
+    """Return the layout of a training round, whose rows are the active ones."""
+    return learner.server.travelling.layout("train", party.shared)
+
+
 def assert_near(layout, found, expected, near):
     """Compare the sums tensor by tensor, each by its own norm; counts are exact."""
     assert np.array_equal(found[layout.count_slice], expected[layout.count_slice])
@@ -96,7 +101,7 @@ def assert_near(layout, found, expected, near):
 def test_repeated_and_regrouped_sums_agree(case):
     party, plan, _ = case
     learner = there(plan)
-    once, layout = trained(learner, party), learner.server.layout
+    once, layout = trained(learner, party), layout_of(learner, party)
     assert_near(layout, trained(learner, party).vector, once.vector, AGAIN)
     alone = np.zeros_like(once.vector)
     # Structures by client are about who is together, and are no matter of the device.
@@ -110,7 +115,7 @@ def test_fewer_users_at_once_change_nothing_but_the_last_bits(case):
     party, plan, _ = case
     large, small = there(plan), there(plan, memory_mib=1)
     one, other = trained(large, party), trained(small, party)
-    assert_near(large.server.layout, other.vector, one.vector, AGAIN)
+    assert_near(layout_of(large, party), other.vector, one.vector, AGAIN)
     for name, values in one.private.tensors.items():
         np.testing.assert_allclose(other.private.tensors[name], values, rtol=1e-3, atol=1e-4)
 
@@ -122,7 +127,7 @@ def test_the_processor_comes_to_the_same(case, n_few, monkeypatch):
     learner = there(plan)
     here = party.learner.contribute("train", 5, party.shared, party.users, party.private)
     found = trained(learner, party)
-    assert_near(learner.server.layout, found.vector, here.vector, near)
+    assert_near(layout_of(learner, party), found.vector, here.vector, near)
     for name, values in here.private.tensors.items():
         np.testing.assert_allclose(found.private.tensors[name], values, rtol=1e-2, atol=10 * near)
     one, other = learner.server.metrics(found.vector), learner.server.metrics(here.vector)
@@ -168,7 +173,10 @@ def test_private_tables_go_on_from_where_they_lie(case):
     second = trained(learner, party, private=first.private)
     read = PrivateState.from_bytes(first.private.to_bytes())
     assert_near(
-        learner.server.layout, trained(learner, party, private=read).vector, second.vector, AGAIN
+        layout_of(learner, party),
+        trained(learner, party, private=read).vector,
+        second.vector,
+        AGAIN,
     )
 
 
@@ -184,7 +192,7 @@ def test_noise_limits_each_user_on_the_device(users):
     party = Party.of(plan, users)
     here = party.learner.contribute("train", 5, party.shared, users, party.private)
     found = there(plan).contribute("train", 5, party.shared, users, party.private)
-    assert_near(party.learner.server.layout, found.vector, here.vector, PROCESSOR)
+    assert_near(layout_of(party.learner, party), found.vector, here.vector, PROCESSOR)
 
 
 def test_doctor_trains_a_step():

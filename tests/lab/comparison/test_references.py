@@ -34,7 +34,13 @@ TUNED_ON_ROWS = {"ease", "edlae", "item-knn", "rp3beta", "ials", "lightgcn"}
 N_USERS, N_ITEMS = 14, 9
 
 
-@pytest.fixture(params=sorted(REFERENCES))
+def marked(names):
+    """Return names in order; LightGCN trains for long."""
+    slow = pytest.mark.slow
+    return [pytest.param(n, marks=slow) if n == "lightgcn" else n for n in sorted(names)]
+
+
+@pytest.fixture(params=marked(REFERENCES))
 def reference(request, monkeypatch):
     monkeypatch.setattr(centralised_module, "ROUNDS_BESIDE", 2)
     return REFERENCES[request.param]()
@@ -69,7 +75,7 @@ def test_every_reference_that_takes_time_can_be_stopped(name, task_of):
         reference.measure(task_of(stop=lambda: True))
 
 
-@pytest.mark.parametrize("name", sorted(TUNED_ON_ROWS))
+@pytest.mark.parametrize("name", marked(TUNED_ON_ROWS))
 def test_planted_tastes_are_found(name, task_of):
     """Chance has HR@10 of about .09, and of the right cluster's items 10 in 20 are a hit."""
     found, _ = REFERENCES[name]().measure(task_of(budget=4))

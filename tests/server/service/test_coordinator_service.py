@@ -1,7 +1,6 @@
 """The calls of clients and of the authority."""
 
 import json
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -31,7 +30,6 @@ from fedrec.errors import (
 from fedrec.ids import RoundId
 from fedrec.protection import BFV, Paillier
 from fedrec.wire.grpc_calls import from_rpc_error
-from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import PROTOCOL_VERSION, Finished, Reveal, Train
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminStub
@@ -254,9 +252,6 @@ def contribution(link, who, run):
 
 def round_sum(link, who, run):
     link.round_sum(identity(who).client_id, run, FIRST)
-
-
-Fetch = Callable[[GrpcLink, int, str], None]
 
 
 def refusal(found, fetch, who):

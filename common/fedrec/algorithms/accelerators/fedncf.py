@@ -138,7 +138,7 @@ def fit(
     rows.add_sums(change, finite=found.finite)
     for name, part in zip(names, network.split([len(layer) for layer in layers]), strict=True):
         sums[name].add_sums(part, finite=found.finite)
-    if algorithm.counts_rows:
+    if algorithm.derived.counts_rows:
         sums.add_counts(counts)
     if "samples" in algorithm.sent.divisors:
         sums["samples"].add_sums(torch.from_numpy(weights.sum(keepdims=True)), finite=True)

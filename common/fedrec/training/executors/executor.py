@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from fedrec.training.blocks import Room
 
 
+CPU = torch.device("cpu")
+
+
 def can_be_made_again(algorithm: Algorithm) -> bool:
     """Return whether another process can import the class, unlike one from a notebook's cell."""
     kind = type(algorithm)
@@ -65,11 +68,11 @@ def algorithm_from(recipe: Mapping[str, Any]) -> Algorithm:
 
 
 def arrays_of(start: RoundStart) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a start on a CPU by name, for `start_from`."""
-    arrays = {f"shared.{name}": values.numpy() for name, values in start.shared.items()}
-    arrays["active"] = start.active.numpy()
+    """Return the arrays of a start by name, for `start_from`."""
+    arrays = {f"shared.{name}": values.cpu().numpy() for name, values in start.shared.items()}
+    arrays["active"] = start.active.cpu().numpy()
     if start.basis is not None:
-        arrays["basis"] = start.basis.numpy()
+        arrays["basis"] = start.basis.cpu().numpy()
     return arrays
 
 
@@ -83,9 +86,13 @@ def numbers_of(start: RoundStart) -> dict[str, Any]:
     }
 
 
-def start_from(numbers: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> RoundStart:
-    """Return the start with these values."""
-    tensors = {name: torch.from_numpy(own) for name, own in arrays.items()}
+def start_from(
+    numbers: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]],
+    device: torch.device = CPU,
+) -> RoundStart:
+    """Return the start with these values, on a device."""
+    tensors = {name: torch.from_numpy(own).to(device) for name, own in arrays.items()}
     active, basis = tensors.pop("active"), tensors.pop("basis", None)
     return RoundStart(
         round=numbers["round"],

@@ -13,9 +13,17 @@ from numpy.typing import NDArray
 
 from fedrec.errors import StorageError
 from fedrec.model.block_folder import OwnFolder
-from fedrec.model.blocked_table import BlockedTable, Table
+from fedrec.model.blocked_table import BLOCK_BYTES, BlockedTable, Table
 from fedrec.model.state import PrivateState
-from fedrec.model.tables import BlockWriter, NewBlocks, NewTable, TableRoom, copy_rows, reserve
+from fedrec.model.tables import (
+    BlockWriter,
+    NewBlocks,
+    NewTable,
+    TableRoom,
+    copy_rows,
+    give_back,
+    reserve,
+)
 
 Form = tuple[str, Sequence[int]]
 _ALIGNED = 64
@@ -107,14 +115,13 @@ class Scratch:
         """Write arrays to a new file, and return their places."""
         places = self.lay_out({name: (str(own.dtype), own.shape) for name, own in arrays.items()})
         for name, values in arrays.items():
-            places[name].open("r+")[...] = values
+            _fill(places[name].open("r+"), values)
         return places
 
     def copy(self, values: Table) -> ArrayPlace:
         """Copy a table of users to a new file, and return its place."""
         place = self.lay_out({"": (str(values.dtype), values.shape)})[""]
-        rows = np.arange(len(values))
-        copy_rows(values, place.open("r+"), from_rows=rows, to_rows=rows)
+        _fill(place.open("r+"), values)
         return place
 
     def remove(self) -> None:
@@ -131,6 +138,18 @@ class Scratch:
             "output.runs for a simulation, else TMPDIR. You can also set client.workers = "
             "1 to train in this process.",
         )
+
+
+def _fill(target: NDArray[Any], values: Table) -> None:
+    """Copy an array in parts, so that few pages of mapped files are in memory at once."""
+    if not values.shape:
+        target[...] = values
+        return
+    at_once = max(1, BLOCK_BYTES * len(values) // max(1, values.nbytes))
+    for begin in range(0, len(values), at_once):
+        target[begin : begin + at_once] = values[begin : begin + at_once]
+        for own in (target, values):
+            give_back(own)
 
 
 class PrivateRound:

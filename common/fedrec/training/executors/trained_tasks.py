@@ -45,6 +45,7 @@ class TrainedTasks:
         self._old: dict[str, Table] = {}
         self._new: dict[str, BlockWriter | NDArray[Any]] = {}
         self._own: dict[str, NDArray[Any]] = {}
+        self._users: dict[str, dict[str, NDArray[Any]]] = {}
 
     def hear(self, header: dict[str, Any], body: bytes) -> dict[str, Any] | None:
         """Process a message of the executor. Return the answer to a task."""
@@ -63,7 +64,8 @@ class TrainedTasks:
         self._algorithm = algorithm_from(header["recipe"])
 
     def _take_users(self, header: dict[str, Any], _: bytes) -> None:
-        self._tables = CohortTables(**opened(header["arrays"]), n_items=header["n_items"])
+        arrays = self._users["cohort"] = opened(header["arrays"])
+        self._tables = CohortTables(**arrays, n_items=header["n_items"])
 
     def _begin_round(self, header: dict[str, Any], _: bytes) -> None:
         self._start = start_from(header, opened(header["start"]))
@@ -89,8 +91,7 @@ class TrainedTasks:
             array = values.numpy()
             finite = finite and bool(np.isfinite(array).all())
             write_rows(self._new[name], members, array)
-        for own in self._own.values():
-            give_back(own)
+        self._give_back()
         return {
             "say": "done",
             "metrics": training_sums(result.loss, result.clipped).tolist(),
@@ -102,6 +103,7 @@ class TrainedTasks:
 
     def _take_ranking(self, header: dict[str, Any], _: bytes) -> None:
         arrays = opened(header["arrays"])
+        self._users["ranking"] = dict(arrays)
         drawn = [torch.from_numpy(arrays.pop(name)) for name in CANDIDATES if name in arrays]
         self._ranking = Ranking(
             Histories(**arrays),
@@ -122,4 +124,11 @@ class TrainedTasks:
         measures = Measures(tuple(header["protocols"]), tuple(header["splits"]), header["at"])
         rows = np.frombuffer(body, dtype=np.int64).copy()
         found = measures.of(scoring, self._ranking, rows, header["memory_bytes"])
+        self._give_back()
         return {"say": "done", "metrics": found.tolist()}
+
+    def _give_back(self) -> None:
+        """Keep no pages of files between tasks, which would add up to all users' tables."""
+        for arrays in (self._own, *self._users.values()):
+            for own in arrays.values():
+                give_back(own)

@@ -285,7 +285,7 @@ class CentRAP(Reference):
             if not np.isfinite(loss):
                 raise TrainingError(
                     f"CentRAP diverged in round {number + 1} with {len(task.users)} users.",
-                    remedy=FedRAP.about.divergence_remedy,
+                    remedy=FedRAP.about.advice.divergence_remedy,
                 )
             if (number + 1) % evaluation.every_rounds == 0 or number + 1 == plan.rounds.total:
                 run.measure(number + 1, evaluation.at)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,9 +60,6 @@ def rotated(tmp_path_factory):
     left = Identity.load(workspace.client_states[2]).client_id
     keep(folder, folder.membership.without_member(left, 5))
     return Rotated(workspace, first, rotate(folder), left)
-
-
-Start = Callable[..., Recording]
 
 
 @pytest.fixture
