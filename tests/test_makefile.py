@@ -42,13 +42,13 @@ def make(folder: Path, *arguments: str, **pythons: str) -> subprocess.CompletedP
     ids=["all work", "the newest is a shim", "only the oldest works"],
 )
 def test_the_newest_that_works(tmp_path: Path, pythons: dict[str, str], chosen: str) -> None:
-    told = make(tmp_path, "--dry-run", **pythons).stdout
-    assert f'"{chosen}" -m venv' in told
+    seen = make(tmp_path, "--dry-run", **pythons).stdout
+    assert f'"{chosen}" -m venv' in seen
 
 
 def test_a_given_one_is_taken(tmp_path: Path) -> None:
-    told = make(tmp_path, "--dry-run", "PYTHON=mine", mine=WORKS, python3_13=WORKS).stdout
-    assert '"mine" -m venv' in told
+    seen = make(tmp_path, "--dry-run", "PYTHON=mine", mine=WORKS, python3_13=WORKS).stdout
+    assert '"mine" -m venv' in seen
 
 
 def test_where_none_works_it_says_so(tmp_path: Path) -> None:

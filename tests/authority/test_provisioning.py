@@ -74,8 +74,8 @@ def files(folder):
 
 def test_a_trial_from_one_file(here, data, capsys):
     assert trial(data, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [kit["party"] for kit in told["kits"]] == ["coordinator", *CLIENTS]
+    seen = json.loads(capsys.readouterr().out)
+    assert [kit["party"] for kit in seen["kits"]] == ["coordinator", *CLIENTS]
     whole, _ = read_interactions(data)
     dealt: list[str] = []
     for name in CLIENTS:
@@ -134,9 +134,9 @@ def test_a_kit_as_one_file(here, data, capsys):
         for name in files(folder):
             assert (carried / folder.name / name).read_bytes() == (folder / name).read_bytes()
     assert call("--add", "east", "--archive") == 0
-    (told,) = re.findall(r"east\.tar\.gz: SHA-256 ([0-9a-f]{64})", capsys.readouterr().out)
+    (seen,) = re.findall(r"east\.tar\.gz: SHA-256 ([0-9a-f]{64})", capsys.readouterr().out)
     east = here / "kits" / "clients" / "east.tar.gz"
-    assert told == hashlib.sha256(east.read_bytes()).hexdigest()
+    assert seen == hashlib.sha256(east.read_bytes()).hexdigest()
 
 
 def open_to_others(folder):
@@ -222,8 +222,8 @@ def test_addresses_in_kits(here, data, address, passed_on, listens_at, named, ca
 def test_an_address_that_cannot_be_called_makes_nothing(here, data, address, capsys):
     before = files(here)
     assert trial(data, "--address", address) == 2
-    told = capsys.readouterr().err
-    assert "--address: '" in told and ("Write" in told or "Use" in told)
+    seen = capsys.readouterr().err
+    assert "--address: '" in seen and ("Write" in seen or "Use" in seen)
     assert files(here) == before and not (here / "kits").exists()
     (here / "federation.toml").write_text(f"[parties]\naddress = {json.dumps(address)}\n")
     assert call("--data", data, "--clients", "a,b,c") == 2
@@ -265,13 +265,13 @@ def test_one_more_client_that_would_wait_for_others(here, data, capsys, monkeypa
     monkeypatch.setattr(AuthorityFolder, "last_roster", world.roster)
     capsys.readouterr()
     assert call("--add", "east") == 0
-    told = capsys.readouterr().out.splitlines()[-1]
-    assert told.startswith("Once it has joined, east waits: newcomers are summed with at least 2 ")
-    assert told.endswith("2 more have to join.")
+    seen = capsys.readouterr().out.splitlines()[-1]
+    assert seen.startswith("Once it has joined, east waits: newcomers are summed with at least 2 ")
+    assert seen.endswith("2 more have to join.")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (("--clients", "a,b", "--address", "127.0.0.1:1"), "fewer than 3"),
         (("--clients", "a,A,c", "--address", "127.0.0.1:1"), "--clients"),
@@ -281,9 +281,9 @@ def test_one_more_client_that_would_wait_for_others(here, data, capsys, monkeypa
         (("--clients", "41", "--address", "127.0.0.1:1"), "40 users for 41 clients"),
     ],
 )
-def test_wrong_words_make_no_kit(here, data, arguments, said, capsys):
+def test_wrong_words_make_no_kit(here, data, arguments, text, capsys):
     assert call("--data", data, *arguments) == 2
-    assert said in " ".join(capsys.readouterr().err.split())
+    assert text in " ".join(capsys.readouterr().err.split())
     assert not (here / "kits").exists()
 
 
@@ -349,8 +349,8 @@ def test_the_first_members_begin_together(here, data, rotated):
             delivery.look()
             assert link.members == [2]
             return
-    told = [event.detail for event in events if event.name == "awaiting"]
-    assert told == [
+    seen = [event.detail for event in events if event.name == "awaiting"]
+    assert seen == [
         "south, west to apply. To begin without them, run `fedrec keys rotate`",
         "west to apply. To begin without them, run `fedrec keys rotate`",
     ]
@@ -362,9 +362,9 @@ def test_the_first_members_begin_together(here, data, rotated):
 def test_on_one_machine_nothing_is_carried(here, data, capsys):
     """What is printed can be typed where one stands."""
     assert trial(data, "--into", "my kits") == 0
-    told = capsys.readouterr().out
-    assert "carry" not in told
-    commands = [shlex.split(line) for line in re.findall(r"^  (fedrec .*)$", told, re.MULTILINE)]
+    seen = capsys.readouterr().out
+    assert "carry" not in seen
+    commands = [shlex.split(line) for line in re.findall(r"^  (fedrec .*)$", seen, re.MULTILINE)]
     started = [command[-1] for command in commands if command[2] == "run"]
     assert len(started) == 4
     assert all((here / file).is_file() for file in started)
@@ -376,11 +376,11 @@ def test_six_commands_for_three_clients(here, data, capsys):
     Catalogue.from_interactions(whole).save(here / "items.csv")
     given = ("--clients", ",".join(CLIENTS), "--address", "fedrec.example:7447")
     assert call("--catalogue", "items.csv", *given) == 0
-    told = capsys.readouterr().out
-    commands = re.findall(r"^  (fedrec .*)$", told, flags=re.MULTILINE)
+    seen = capsys.readouterr().out
+    commands = re.findall(r"^  (fedrec .*)$", seen, flags=re.MULTILINE)
     separate = [command for command in commands if not command.startswith("fedrec up")]
     assert len(separate) + 1 == 6
     assert all(shlex.split(command)[0] == "fedrec" for command in separate)
-    assert "kits/coordinator: carry it to fedrec.example:7447, and run there" in told
-    assert "  fedrec coordinator run coordinator/coordinator.toml\n" in told
-    assert "  fedrec client run north/client.toml\n" in told
+    assert "kits/coordinator: carry it to fedrec.example:7447, and run there" in seen
+    assert "  fedrec coordinator run coordinator/coordinator.toml\n" in seen
+    assert "  fedrec client run north/client.toml\n" in seen

@@ -298,8 +298,8 @@ class Watched:
         self.now = 1000.0
         self._metrics = ClientMetrics(folder, lambda: self.now)
 
-    def tell(self, name, number=1, **said):
-        event = ClientEvent(name=name, round=RoundId(number), **said)  # type: ignore[arg-type]
+    def tell(self, name, number=1, **note):
+        event = ClientEvent(name=name, round=RoundId(number), **note)  # type: ignore[arg-type]
         self._metrics.take(event)
 
     def value(self, name, **labels):

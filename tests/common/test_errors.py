@@ -10,9 +10,9 @@ LINE = re.compile(r"^ *(?:\| *)*[|`]- (\w+) +(\w+) +(\d) +(\w+)$", re.MULTILINE)
 
 def test_the_tree_names_every_error_with_its_code_exit_code_and_status():
     assert page.__doc__ is not None
-    told = {name: rest for name, *rest in LINE.findall(page.__doc__)}
+    seen = {name: rest for name, *rest in LINE.findall(page.__doc__)}
     kinds = [kind for kind in ERRORS.values() if kind is not FedrecError]
-    assert told == {
+    assert seen == {
         kind.__name__: [kind.code, str(kind.exit_code), kind.grpc_status] for kind in kinds
     }
 

@@ -112,6 +112,6 @@ def test_what_is_missing_is_named_with_an_extra_for_all(monkeypatch):
     assert not is_missing("json")
     require("json", "torch")
     for modules, extra in ((("torch", "tenseal"), "client"), (("tenseal",), "authority")):
-        told = f"needs tenseal, which is not installed. Install it with: {install_command(extra)}"
-        with pytest.raises(SettingsError, match=re.escape(told)):
+        seen = f"needs tenseal, which is not installed. Install it with: {install_command(extra)}"
+        with pytest.raises(SettingsError, match=re.escape(seen)):
             require(*modules)

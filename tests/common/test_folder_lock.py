@@ -37,10 +37,10 @@ def time(monkeypatch):
 
 
 def test_a_second_one_is_refused_at_once_by_the_whole_path(tmp_path, time):
-    said = re.escape(f"x.state: the folder '{tmp_path}' is in use by process {os.getpid()} on ")
-    with FolderLock(tmp_path, "x.state"), pytest.raises(FolderInUse, match=said) as told:
+    text = re.escape(f"x.state: the folder '{tmp_path}' is in use by process {os.getpid()} on ")
+    with FolderLock(tmp_path, "x.state"), pytest.raises(FolderInUse, match=text) as seen:
         FolderLock(tmp_path, "x.state")
-    assert isinstance(told.value, StorageError) and told.value.code == "folder_in_use"
+    assert isinstance(seen.value, StorageError) and seen.value.code == "folder_in_use"
     assert time.waits == 0
     FolderLock(tmp_path, "x.state").release()
 

@@ -292,10 +292,10 @@ class AlgorithmSuite(ContributionSuite):
         recommender = Recommender(model, catalogue, UsersFile.of(party.users, own))
         for user in (0, 7):
             rows, scores = party.learner.local.recommend(shared, party.users, private, user, 5)
-            found, said = recommender.recommend(party.users.user_ids[user], 5)
+            found, text = recommender.recommend(party.users.user_ids[user], 5)
             assert found.tolist() == list(catalogue.ids_of(rows))
             # What is the same for all items of a user may be missing.
-            assert np.diff(said) == pytest.approx(np.diff(scores), rel=1e-3, abs=1e-4)
+            assert np.diff(text) == pytest.approx(np.diff(scores), rel=1e-3, abs=1e-4)
 
     # States on disk.
 

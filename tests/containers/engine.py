@@ -61,7 +61,7 @@ class Engine:
                 f"None of these works here: {[' '.join(command) for command in commands]}. "
                 "Install Docker or podman, or name another command in CONTAINERS."
             )
-        told = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+        news = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
         compose = [*command, "compose"]
         if not _works([*compose, "version"]):
             # Debian's podman has no `compose` of its own; the one of the development extra does.
@@ -76,7 +76,7 @@ class Engine:
         return cls(
             command=tuple(command),
             compose=tuple(compose),
-            is_podman="podman" in told.stdout,
+            is_podman="podman" in news.stdout,
             environment=environment,
         )
 
@@ -125,8 +125,8 @@ def call(command: Sequence[str], *, environment: Mapping[str, str], check: bool 
     done = subprocess.run(
         command, cwd=ROOT, env=dict(environment), capture_output=True, text=True, check=False
     )
-    said = f"{shlex.join(command)}\nended with {done.returncode}:\n{done.stdout}{done.stderr}"
-    assert not check or done.returncode == 0, said
+    note = f"{shlex.join(command)}\nended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    assert not check or done.returncode == 0, note
     return done.stdout
 
 

@@ -74,8 +74,8 @@ def in_one_process(engine: Engine, image: str, settings: Path, cache: Path) -> d
         (script, "/in_one_process.py"), (settings, "/federation.toml"), (cache, "/cache")
     ):  # fmt: skip
         options += ["--volume", f"{source}:{target}:ro"]
-    said = engine.alone(image, "/in_one_process.py", "/federation.toml", options=options)
-    return dict(json.loads(said))
+    text = engine.alone(image, "/in_one_process.py", "/federation.toml", options=options)
+    return dict(json.loads(text))
 
 
 def exported(parties: Federation, image: str, client: str, folder: Path) -> dict[str, Any]:
@@ -104,10 +104,10 @@ def assert_recommends(parties: Federation, image: str, client: str) -> None:
         image, "-n2", f"{KIT}/interactions.csv", options=(*options, "--entrypoint", "head")
     )
     user = head.splitlines()[1].split(",")[0]
-    said = parties.engine.alone(
+    text = parties.engine.alone(
         image, "recommend", "client.toml", "--user", user, "--json", options=options
     )
-    found = json.loads(said)
+    found = json.loads(text)
     assert len({item["item_id"] for item in found["items"]}) == 10
 
 

@@ -102,17 +102,17 @@ def test_nothing_tells_how_it_was_built(
     names += inside[party]["environment"]
     assert [name for name in names if OF_A_BUILD.search(name)] == []
     history = engine.run("history", "--no-trunc", "--format", "{{.CreatedBy}}", images[party])
-    told = "\n".join([json.dumps(found["Config"]), history, *inside[party]["told"]])
-    assert [address for address in addresses_of_indexes() if address in told] == []
+    seen = "\n".join([json.dumps(found["Config"]), history, *inside[party]["told"]])
+    assert [address for address in addresses_of_indexes() if address in seen] == []
 
 
 def addresses_of_indexes() -> set[str]:
     """Return where pip looks for packages on this machine, unless that is everywhere the same."""
-    told = subprocess.run(
+    seen = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     ).stdout
-    told += " ".join(value for name, value in os.environ.items() if OF_A_BUILD.search(name))
-    found = set(re.findall(r"(?:https?|file)://[^\s'\"]+", told))
+    seen += " ".join(value for name, value in os.environ.items() if OF_A_BUILD.search(name))
+    found = set(re.findall(r"(?:https?|file)://[^\s'\"]+", seen))
     return {address for address in found if "//pypi.org/" not in address}
 
 

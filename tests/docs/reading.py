@@ -35,9 +35,9 @@ def _read(page: str, reader: Reader) -> None:
         for typed in block.typed:
             if weaker_of(page, typed) or elsewhere(page, typed):
                 continue
-            told = reader.types(typed)
+            seen = reader.types(typed)
             shows = (which for begin, which in script.shows.items() if begins(typed, begin))
-            waiting = next(((told, which) for which in shows), None)
+            waiting = next(((seen, which) for which in shows), None)
     reader.ends()
 
 

@@ -19,8 +19,8 @@ def test_the_algorithm_is_one_file_of_at_most_40_lines(text):
     (program,) = blocks(text, "python")
     assert len(program.splitlines()) <= MOST_LINES
     assert max(map(len, program.splitlines())) <= 100
-    said = re.search(r"with (\d+) lines", (ROOT / "docs/how-to/add-an-algorithm.md").read_text())
-    assert said and int(said.group(1)) == len(program.splitlines())
+    note = re.search(r"with (\d+) lines", (ROOT / "docs/how-to/add-an-algorithm.md").read_text())
+    assert note and int(note.group(1)) == len(program.splitlines())
 
 
 @pytest.mark.slow

@@ -29,10 +29,10 @@ def test_every_command_of_the_page_works(tmp_path):
     assert init.count(last) == 1
     init = init.replace(last, last + "\n".join(added[2:]) + "\n")
     (folder / "__init__.py").write_text("\n".join(added[:2]) + "\n" + init)
-    told = common / "fedrec" / "plan" / "protections.py"
+    seen = common / "fedrec" / "plan" / "protections.py"
     first = '    "masks": AboutProtection(\n'
-    assert told.read_text().count(first) == 1
-    told.write_text(told.read_text().replace(first, "\n".join(about) + "\n" + first))
+    assert seen.read_text().count(first) == 1
+    seen.write_text(seen.read_text().replace(first, "\n".join(about) + "\n" + first))
     explain, conformance, sockets, restarts = blocks(TEXT, "sh")
     assert "fewest_pairs" in run(explain, ROOT, common)
     for command, fewest in ((conformance, 50), (sockets, 2), (restarts, 3)):

@@ -31,9 +31,9 @@ def refused(client, code):
     """Return what a client said that ended by itself, without a traceback."""
     assert client.ended() != 0
     assert "Traceback" not in client.told
-    _, marked, said = client.told.partition(f"error [{code}]: ")
+    _, marked, text = client.told.partition(f"error [{code}]: ")
     assert marked, client.told
-    return said
+    return text
 
 
 def counted(coordinator):
@@ -81,13 +81,13 @@ def test_a_kit_that_is_started_twice_and_one_that_was_copied(tmp_path, start):
     first = kits.client("a")
     first.wait_for(WAITING)
 
-    said = refused(kits.client("a", "again"), "folder_in_use")
-    assert f"is in use by process {first.process.pid} on" in said
-    assert "Stop that process" in said
+    text = refused(kits.client("a", "again"), "folder_in_use")
+    assert f"is in use by process {first.process.pid} on" in text
+    assert "Stop that process" in text
 
-    said = refused(kits.client("copy"), "invitation_used")
-    assert "This invitation was used already." in said
-    assert "A kit works on one machine only" in said and "fedrec provision --add" in said
+    text = refused(kits.client("copy"), "invitation_used")
+    assert "This invitation was used already." in text
+    assert "A kit works on one machine only" in text and "fedrec provision --add" in text
     assert "client=a code=invitation_used" in coordinator.told
 
     others = [kits.client("b"), kits.client("c")]
@@ -116,11 +116,11 @@ def test_a_folder_that_was_copied_after_it_enrolled(tmp_path, start):
     # So that the run is not over before the copy is here.
     second.process.send_signal(signal.SIGSTOP)
     try:
-        said = refused(kits.client("copy"), "folder_is_old_or_copied")
+        text = refused(kits.client("copy"), "folder_is_old_or_copied")
     finally:
         second.process.send_signal(signal.SIGCONT)
-    assert "It is an older copy, or another copy runs" in said
-    assert "Run the newest copy of the folder, and only that one" in said
+    assert "It is an older copy, or another copy runs" in text
+    assert "Run the newest copy of the folder, and only that one" in text
     finished(first, second, third)
     assert coordinator.ended() == 0, coordinator.told
     assert counted(coordinator) == [3] * 10
@@ -137,9 +137,9 @@ def test_a_client_of_an_older_release(tmp_path, start):
     kits.authority()
     older = kits.client("c", "older", first=OLDER)
     clients = [kits.client("a"), kits.client("b")]
-    said = refused(older, "version_mismatch")
-    assert "The client's protocol version is 7.0, the coordinator speaks 8.0." in said
-    assert said.count("Install the same fedrec version on both sides.") == 1
+    text = refused(older, "version_mismatch")
+    assert "The client's protocol version is 7.0, the coordinator speaks 8.0." in text
+    assert text.count("Install the same fedrec version on both sides.") == 1
     assert "client=c code=version_mismatch" in coordinator.told
     finished(*clients, kits.client("c"))
     assert coordinator.ended() == 0, coordinator.told
@@ -167,16 +167,16 @@ def test_files_of_another_authority(tmp_path, start):
     ours, theirs = (Kits(tmp_path / name, start) for name in ("ours", "theirs"))
     own = ours.path / "coordinator" / "coordinator.pem"
     with mistaken(own, theirs.path / "coordinator" / "coordinator.pem"):
-        said = refused(ours.start_coordinator("mistaken"), "keys")
-        assert "coordinator.certificate: " in said and "from different authorities" in said
-        assert "Take coordinator.pem and epoch.json from the same key authority's folder." in said
+        text = refused(ours.start_coordinator("mistaken"), "keys")
+        assert "coordinator.certificate: " in text and "from different authorities" in text
+        assert "Take coordinator.pem and epoch.json from the same key authority's folder." in text
     coordinator = ours.coordinator()
 
     kit = ours.path / "clients" / "a"
     with mistaken(kit / "invitation.pem", theirs.path / "clients" / "a" / "invitation.pem"):
-        said = refused(ours.client("a", "mistaken a"), "keys")
-        assert "client.invitation: " in said and "a different key authority than" in said
-        assert "Take both from the authority that invited this client." in said
+        text = refused(ours.client("a", "mistaken a"), "keys")
+        assert "client.invitation: " in text and "a different key authority than" in text
+        assert "Take both from the authority that invited this client." in text
     for name in "abc":
         client = ours.client(name)
         client.wait_for(WAITING)
@@ -186,12 +186,12 @@ def test_files_of_another_authority(tmp_path, start):
     client.wait_for("preparing")
     client.kill()
     with mistaken(kit / "state" / "client.crt", theirs.path / "authority" / "operator.crt"):
-        said = refused(ours.client("a", "mistaken member"), "keys")
-        assert "client.certificate: " in said and "for another key" in said
-        assert "Ask the key authority for the file again" in said
+        text = refused(ours.client("a", "mistaken member"), "keys")
+        assert "client.certificate: " in text and "for another key" in text
+        assert "Ask the key authority for the file again" in text
     with mistaken(kit / "authority.pub.json", theirs.path / "authority" / "authority.pub.json"):
-        said = refused(ours.client("a", "mistaken authority"), "keys")
-        assert "another authority issued it" in said
+        text = refused(ours.client("a", "mistaken authority"), "keys")
+        assert "another authority issued it" in text
     ours.client("a", "a again").wait_for("preparing")
 
     # Whole kits of theirs that call our address cannot know better, and are told what to look at.
@@ -229,9 +229,9 @@ def test_an_authority_whose_clock_is_ahead_while_it_admits(tmp_path, start):
         client.wait_for(WAITING)
     ahead = kits.authority("ahead", **wrong_clock("+3d"))
     for client in clients:
-        said = refused(client, "certificate_expired")
-        assert said.startswith("The received certificate is valid from ")
-        assert "If the key authority's clock was ahead" in said
+        text = refused(client, "certificate_expired")
+        assert text.startswith("The received certificate is valid from ")
+        assert "If the key authority's clock was ahead" in text
     ahead.kill()
     fedrec(tmp_path, "keys", "rotate", "--into", "kits/authority")
     wait_for_event(kits.authority(), "epoch delivered")
@@ -244,13 +244,13 @@ def test_clocks_that_are_off_by_days(tmp_path, start):
     """Whoever has the wrong one is told what it says; at the other end it is one of three."""
     kits = Kits(tmp_path, start)
     early, late = wrong_clock("-2d"), wrong_clock("+15d")
-    said = refused(kits.start_coordinator("early", **early), "certificate_expired")
-    assert "coordinator.certificate: " in said and "This machine's clock reads" in said
+    text = refused(kits.start_coordinator("early", **early), "certificate_expired")
+    assert "coordinator.certificate: " in text and "This machine's clock reads" in text
     coordinator = kits.coordinator(**late)
     for name, clock in (("early a", early), ("late a", late)):
-        said = refused(kits.client("a", name, **clock), "certificate_expired")
-        assert "client.invitation: " in said and "This machine's clock reads" in said
-        assert "Set this machine's clock" in said
+        text = refused(kits.client("a", name, **clock), "certificate_expired")
+        assert "client.invitation: " in text and "This machine's clock reads" in text
+        assert "Set this machine's clock" in text
     client = kits.client("a")
     client.wait_for("out of date by the coordinator's clock")
     coordinator.kill()
@@ -325,41 +325,41 @@ def test_folders_where_nothing_can_be_written(kits, run_fedrec):
             "--once", "--into", NOWHERE],
         f"--into: '{NOWHERE}/x' cannot be created": ["provision", "--into", f"{NOWHERE}/x"],
     }.items():  # fmt: skip
-        said = run_fedrec(*arguments)
-        assert said.startswith(f"error [settings]: {named}"), said
-        assert said.endswith("\n  Choose a folder in which this user may write.\n")
+        text = run_fedrec(*arguments)
+        assert text.startswith(f"error [settings]: {named}"), text
+        assert text.endswith("\n  Choose a folder in which this user may write.\n")
 
 
 @pytest.mark.slow
 def test_a_recording_where_nothing_can_be_written(kits, run_fedrec):
-    said = run_fedrec("coordinator", "run", coordinator(kits), "--record-wire", NOWHERE)
-    assert said.startswith(f"error [settings]: {NOWHERE}/wire-"), said
+    text = run_fedrec("coordinator", "run", coordinator(kits), "--record-wire", NOWHERE)
+    assert text.startswith(f"error [settings]: {NOWHERE}/wire-"), text
 
 
 @pytest.mark.slow
 def test_a_port_that_another_program_has(kits, run_fedrec):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        said = run_fedrec("coordinator", "run", coordinator(kits, port=str(port)))
-    assert said.startswith(f"error [settings]: coordinator.port: 127.0.0.1:{port} cannot be")
-    assert "choose another port" in said
-    assert len(said.splitlines()) == 2, said
+        text = run_fedrec("coordinator", "run", coordinator(kits, port=str(port)))
+    assert text.startswith(f"error [settings]: coordinator.port: 127.0.0.1:{port} cannot be")
+    assert "choose another port" in text
+    assert len(text.splitlines()) == 2, text
 
 
 @pytest.mark.slow
 def test_files_that_are_no_text(kits, run_fedrec):
     catalogue = kits / "coordinator" / "catalogue.csv"
     catalogue.write_bytes(GARBAGE)
-    said = run_fedrec("coordinator", "run", coordinator(kits))
-    assert said.startswith(f"error [data]: The catalogue {catalogue} is not UTF-8 text.")
+    text = run_fedrec("coordinator", "run", coordinator(kits))
+    assert text.startswith(f"error [data]: The catalogue {catalogue} is not UTF-8 text.")
     data = kits / "clients" / "a" / "interactions.csv"
     data.write_bytes(GARBAGE)
-    said = run_fedrec("client", "run", str(kits / "clients" / "a" / "client.toml"))
-    assert said.startswith(f"error [data]: {data}, line 1, ") and "not a table of text" in said
+    text = run_fedrec("client", "run", str(kits / "clients" / "a" / "client.toml"))
+    assert text.startswith(f"error [data]: {data}, line 1, ") and "not a table of text" in text
     # Nothing was applied for with data that cannot be read.
-    assert "starting" not in said
-    said = run_fedrec(
+    assert "starting" not in text
+    text = run_fedrec(
         "provision", "other.toml", "--data", str(data), "--clients", "a,b,c",
         "--address", "127.0.0.1:1", "--into", str(kits.parent / "others"),
     )  # fmt: skip
-    assert said.startswith(f"error [data]: {data}, line 1, ") and "not a table of text" in said
+    assert text.startswith(f"error [data]: {data}, line 1, ") and "not a table of text" in text

@@ -222,8 +222,8 @@ class Parties:
 
     def member(self, name, line=b""):
         """Return what `status`, or a line of the page's feed, says of a member."""
-        said = line.partition(b"data: ")[2] if line else self.operate("status", "--json").encode()
-        found = json.loads(said) if said.startswith(b"{") else {}
+        note = line.partition(b"data: ")[2] if line else self.operate("status", "--json").encode()
+        found = json.loads(note) if note.startswith(b"{") else {}
         return next((one for one in found.get("members", ()) if one["name"] == name), {})
 
     def browser(self):
@@ -309,8 +309,8 @@ class Watched:
 
     def _port(self, line, before):
         self._coordinator.wait_for(line)
-        said = self._coordinator.told.partition(line)[2].partition(before)[2]
-        return int(said[: next(at for at, c in enumerate(said) if not c.isdigit())])
+        note = self._coordinator.told.partition(line)[2].partition(before)[2]
+        return int(note[: next(at for at, c in enumerate(note) if not c.isdigit())])
 
     def held(self):
         """Return how many descriptors and threads it has."""

@@ -51,9 +51,9 @@ def test_scenario_24_damaged_bytes_are_refused_by_name(name):
 @pytest.mark.parametrize("name", TARGETS)
 def test_scenario_24_atheris(name):
     ended = atheris(name, FUZZ_SECONDS, CRASHES)
-    told = (ended.stdout + ended.stderr)[-4_000:]
-    assert ended.returncode == 0 and "DONE" in told, f"{name}, inputs in {CRASHES}:\n{told}"
-    print(told.strip().splitlines()[-1])
+    seen = (ended.stdout + ended.stderr)[-4_000:]
+    assert ended.returncode == 0 and "DONE" in seen, f"{name}, inputs in {CRASHES}:\n{seen}"
+    print(seen.strip().splitlines()[-1])
 
 
 def atheris(name, seconds, crashes):

@@ -106,8 +106,8 @@ def test_the_authority_refuses_it(found, spoiler):
     finally:
         authority.close()
     (line,) = (log / AUDIT_FILE).read_text().splitlines()
-    said = json.loads(line)
-    assert (said["event"], said["code"], said["round"]) == (
+    text = json.loads(line)
+    assert (text["event"], text["code"], text["round"]) == (
         "reveal_refused",
         "sum_out_of_bounds",
         2,
@@ -123,8 +123,8 @@ def test_members_refuse_it(found, spoiler):
     for number, client in enumerate(federation.clients):
         assert isinstance(client.failure(), SumOutOfBounds)
         (line,) = (bench.state(number) / AUDIT_FILE).read_text().splitlines()
-        said = json.loads(line)
-        assert (said["event"], said["code"], said["round"]) == (
+        text = json.loads(line)
+        assert (text["event"], text["code"], text["round"]) == (
             "published_round_refused",
             "sum_out_of_bounds",
             2,
@@ -266,7 +266,7 @@ def test_a_client_goes_on(found, monkeypatch, seed):
     disk.install(monkeypatch)
     for number in range(2):
         federation.client(number)
-    told, ends = [], 0
+    seen, ends = [], 0
     while True:
         client = federation.client(2)
         try:
@@ -277,8 +277,8 @@ def test_a_client_goes_on(found, monkeypatch, seed):
             ends += 1
             assert "cannot be" in error.message and ends < 20
         finally:
-            told += [event.name for event in client.events]
-    assert disk.refused.total() > 5 and "disk_full" in told
+            seen += [event.name for event in client.events]
+    assert disk.refused.total() > 5 and "disk_full" in seen
     assert {federation.bench.model(number) for number in range(3)} == {merged().model}
 
 

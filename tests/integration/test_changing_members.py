@@ -169,9 +169,9 @@ def test_removed_member_open_connection(found):
         signed = replace(newer, signature=identity.sign(newer.statement()))
         with pytest.raises(NotInRoster):
             fresh.submit_update(signed, payload)
-        with pytest.raises(NotInRoster) as told:
+        with pytest.raises(NotInRoster) as seen:
             fresh.federation(header.client_id)
-        assert told.value.code == "not_a_member"
+        assert seen.value.code == "not_a_member"
     finally:
         fresh.close()
     for client in clients:
@@ -304,18 +304,18 @@ def test_the_authority_as_a_process(found):
     try:
         invitation = invite(federation.bench, confirm=True)
         joiner = federation.client(3, client__invitation=invitation)
-        told = []
-        while not told or told[-1]["name"] != "applicant":
-            told.append(json.loads(process.stdout.readline()))
-        short = told[-1]["client_id"][:16]
+        seen = []
+        while not seen or seen[-1]["name"] != "applicant":
+            seen.append(json.loads(process.stdout.readline()))
+        short = seen[-1]["client_id"][:16]
         added = [*command, "roster", "admit", short, "--into", str(keys)]
         assert subprocess.run(added, check=True, capture_output=True).returncode == 0
-        while told[-1]["name"] != "epoch delivered":
-            told.append(json.loads(process.stdout.readline()))
+        while seen[-1]["name"] != "epoch delivered":
+            seen.append(json.loads(process.stdout.readline()))
         gate.opened.set()
-        while told[-1]["name"] != "epoch began":
-            told.append(json.loads(process.stdout.readline()))
-        assert told[-1]["epoch"] == 3
+        while seen[-1]["name"] != "epoch began":
+            seen.append(json.loads(process.stdout.readline()))
+        assert seen[-1]["epoch"] == 3
         assert joiner.wait_for("joined")
         process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE_SECONDS) == 130

@@ -161,8 +161,8 @@ def test_coordinator_folder_back(found, revealing, last):
         poll(run.halted.is_set)
         assert run.problem is not None and f"A member has round {last}" in run.problem.message
         for client in clients[1:]:
-            told = client.wait_for("coordinator_went_back")
-            assert "waits and keeps what it has" in told.detail
+            seen = client.wait_for("coordinator_went_back")
+            assert "waits and keeps what it has" in seen.detail
         state = federation.coordinator.engine.run.state
         assert (state.published, state.abandoned) == (2, 0), "not at the deadline of a round"
         revealing(federation)
@@ -228,11 +228,11 @@ def test_members_wait_where_no_authority_signs(found):
             client.wait_for("coordinator_went_back")
         link = operators_link(federation.bench, federation.address)
         try:
-            said = link.status().waits_for
+            text = link.status().waits_for
         finally:
             link.close()
-        assert "this folder ends with round 1" in said and "`fedrec coordinator recover`" in said
-        assert "by itself" not in said
+        assert "this folder ends with round 1" in text and "`fedrec coordinator recover`" in text
+        assert "by itself" not in text
         assert not federation.coordinator.engine.run.halted.is_set()
         federation.stop_coordinator()
         shutil.rmtree(folder)

@@ -55,8 +55,8 @@ def test_each_client_sends_one_report_a_round(found):
     of = [(report.round, report.client_id) for report in kept]
     assert len(set(of)) == len(of) == 3 * 5
     assert all(published.statement is None for published in federation.published())
-    told = [event for client in federation.clients for event in client.events]
-    assert len([event for event in told if event.name == "revealed"]) == 3 * 5
+    seen = [event for client in federation.clients for event in client.events]
+    assert len([event for event in seen if event.name == "revealed"]) == 3 * 5
 
 
 @pytest.mark.parametrize("silent", [True, False], ids=["silent", "lying"])

@@ -287,8 +287,8 @@ def restored(federation, copy, name="restored"):
 
 def statements(federation):
     """Return what the key authority said of the published rounds."""
-    said = [found.statement for found in federation.published()]
-    return [statement for statement in said if statement is not None]
+    text = [found.statement for found in federation.published()]
+    return [statement for statement in text if statement is not None]
 
 
 def deliver(federation, keys):
@@ -325,12 +325,12 @@ def test_authority_lost(found, revealing, tmp_path):
     for client in clients:
         assert client.result().reason == "all rounds are published"
     assert len({federation.bench.model(number) for number in range(3)}) == 1
-    said = statements(federation)
-    assert [one.sequence for one in said] == [1, 2, 3, 4, 5]
-    assert len({one.client_id for one in said[:3]} | {one.client_id for one in said[3:]}) == 2
-    chain = itertools.pairwise(said)
+    text = statements(federation)
+    assert [one.sequence for one in text] == [1, 2, 3, 4, 5]
+    assert len({one.client_id for one in text[:3]} | {one.client_id for one in text[3:]}) == 2
+    chain = itertools.pairwise(text)
     assert all(later.previous == one.digest() for one, later in chain)
-    assert [one.trained for one in said] == [0, 1, 2, 3, 3]
+    assert [one.trained for one in text] == [0, 1, 2, 3, 3]
     # The lost folder turns up and is started again: it says so, and changes nothing.
     with closing(operators_link(federation.bench, federation.address)) as link:
         look = Delivery(authority_of(federation), link, lambda event: None)
@@ -415,5 +415,5 @@ def _followed(federation):
 
 
 def _opened(federation):
-    said = recovery_point(authority_of(federation)).statement
-    return 0 if said is None else said.round
+    text = recovery_point(authority_of(federation)).statement
+    return 0 if text is None else text.round

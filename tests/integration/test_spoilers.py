@@ -107,20 +107,20 @@ def test_the_others_publish_the_same_bits_without_its_cell(found, revealing, spo
     sets = check_against_one_process(federation)
     assert sets == [frozenset(range(6)), *[good] * 4]
     published = federation.published()
-    said = [found.statement.paused for found in published if found.statement is not None]
-    assert said == [(), (2,), (2,), (2,), (2,)]
+    text = [found.statement.paused for found in published if found.statement is not None]
+    assert text == [(), (2,), (2,), (2,), (2,)]
     assert [found.round for found in published] == [1, 2, 3, 4, 5], "no round was given up"
     (paused,) = [event for event in federation.journal() if event.kind == "cells paused"]
     assert (paused.round, paused.fields) == (2, {"cells": [2], "left_out": 3})
     assert [event.round for event in events if event.name == "cell paused"] == [2]
     for number, client in enumerate(federation.clients):
         outcome = client.wait_for("published", 2).detail
-        told = [event.detail for event in client.events if event.name == "cell_paused"]
+        seen = [event.detail for event in client.events if event.name == "cell_paused"]
         if number in good:
-            assert (outcome, told) == ("counted", [])
+            assert (outcome, seen) == ("counted", [])
         else:
             assert outcome == "not_counted: cell_paused"
-            assert len(told) == 1 and "fedrec keys roster resume 2" in told[0]
+            assert len(seen) == 1 and "fedrec keys roster resume 2" in seen[0]
 
 
 def test_three_cells_go_on_without_one_where_rare_items_are_not_trained(found, revealing, spoiler):
@@ -129,8 +129,8 @@ def test_three_cells_go_on_without_one_where_rare_items_are_not_trained(found, r
     revealing(federation)
     federation.start_all(wrap=together(9, (1, 2)))
     assert check_against_one_process(federation) == [frozenset(range(9)), *[good] * 4]
-    said = [found.statement.paused for found in federation.published() if found.statement]
-    assert said == [(), (3,), (3,), (3,), (3,)]
+    text = [found.statement.paused for found in federation.published() if found.statement]
+    assert text == [(), (3,), (3,), (3,), (3,)]
 
 
 def test_of_two_cells_none_can_be_spared_where_rare_items_are_not_trained(
@@ -187,8 +187,8 @@ def test_a_pause_outlives_restarts_and_ends_by_a_roster(found, spoiler):
     all_clients = frozenset(range(6))
     assert sets == [all_clients, *[good] * 3, all_clients, all_clients]
     assert [found.epoch for found in federation.published()] == [1, 1, 1, 1, 3, 3]
-    (told,) = [event for event in federation.journal() if event.kind == "cells paused"]
-    assert told.round == 2
+    (seen,) = [event for event in federation.journal() if event.kind == "cells paused"]
+    assert seen.round == 2
 
 
 def test_a_coordinator_made_anew_knows_the_pause(found, revealing, spoiler):
@@ -266,8 +266,8 @@ def test_what_the_coordinator_can_read_is_refused_one_by_one(found, spoiler, alg
     name = federation.coordinator.engine.run.federation.keys.roster
     label = name.member(Identity.load(federation.bench.state(3)).client_id).label
     assert [(line["client"], line["round"]) for line in refused] == [(label, 2)]
-    told = federation.clients[3].wait_for("round_refused", 2)
-    assert told.detail.startswith("this client's update has values that no honest client sends")
+    seen = federation.clients[3].wait_for("round_refused", 2)
+    assert seen.detail.startswith("this client's update has values that no honest client sends")
     if algorithm == "fedmf":
         assert kinds == ["count", "train", "train", "train", "evaluate"]
         assert sets == [all_clients, *[others] * 4], "it is left alone for a while"

@@ -121,8 +121,8 @@ def test_a_run_whose_keys_were_renewed_is_audited_epoch_by_epoch(recorded, tmp_p
     assert first.updates + second.updates == report.updates >= N_CLIENTS * N_ROUNDS
     assert min(first.updates, second.updates) >= 2 * N_CLIENTS
     assert first.outsiders == second.outsiders == first.readable_updates == 0
-    told = "each message was compared with the one that it names"
-    assert any(told in sentence for sentence in report.sentences())
+    seen = "each message was compared with the one that it names"
+    assert any(seen in sentence for sentence in report.sentences())
 
 
 def test_an_undeclared_field_is_named(recorded, tmp_path, monkeypatch):
@@ -196,8 +196,8 @@ def audit_with(federation, tmp_path, kind):
 
 def test_an_update_of_touched_rows_only_is_told_of_by_its_length(recorded, tmp_path):
     report, name = audit_with(recorded("none"), tmp_path, _TouchedRowsOnly)
-    told = rf"{name} announced an update of \d+ bytes, but the plan's have \d+\. \(1 times\)"
-    assert any(re.fullmatch(told, problem) for problem in report.problems)
+    seen = rf"{name} announced an update of \d+ bytes, but the plan's have \d+\. \(1 times\)"
+    assert any(re.fullmatch(seen, problem) for problem in report.problems)
     # Where its bytes were read before it was refused, they are counted as well.
     assert all("bytes" in problem for problem in report.problems)
 
@@ -275,7 +275,7 @@ def sent_updates(folder):
 
 def test_tail_at_home_changes_no_byte_of_an_update(found, tmp_path):
     """Both runs have the same data. The better local scores stay at the client."""
-    recorded, told = {}, []
+    recorded, seen = {}, []
     for tail in (False, True):
         folder = tmp_path / f"recording-{tail}"
         recorder = WireRecorder(folder, max_bytes=1 << 30)
@@ -283,13 +283,13 @@ def test_tail_at_home_changes_no_byte_of_an_update(found, tmp_path):
         run(
             federation,
             client__tail=tail,
-            on_event=told.append,
+            on_event=seen.append,
             accept_exposure=True,
         )
         federation.stop()
         recorded[tail] = sent_updates(folder)
     assert len(recorded[True][0]) == N_CLIENTS * N_ROUNDS
     assert recorded[True] == recorded[False]
-    figures = [event.detail for event in told if event.name == "tail_at_home"]
+    figures = [event.detail for event in seen if event.name == "tail_at_home"]
     assert len(figures) == N_CLIENTS
     assert all("items that don't travel, chosen by" in detail for detail in figures)

@@ -27,9 +27,9 @@ def test_the_ten_lines_of_the_readme(ml_100k, ml_100k_users, capsys):
     block = re.search(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)[1]
     names: dict[str, object] = {}
     exec(compile(block, "README.md", "exec"), names)
-    said = capsys.readouterr().out
+    note = capsys.readouterr().out
     # Popularity under this split, docs/explanation/evaluation.md.
-    assert said.count("0.0764        0.0389") == 2
+    assert note.count("0.0764        0.0389") == 2
     ids, scores = names["ids"], names["scores"]
     assert len(ids) == 10
     assert (np.diff(scores) <= 0).all()

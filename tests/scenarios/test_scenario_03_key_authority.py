@@ -186,10 +186,10 @@ def test_scenario_03_authority_a_replayed_update_under_another_name(world, key):
 def test_scenario_03_authority_names_of_tags_are_secrets_of_two(world):
     """A member cannot compute another's, so that it cannot take another's pads off."""
     victim, thief = world.puppets[0], world.puppets[1]
-    told = (RoundId(1), victim.client_id, nonce_of(victim))
-    own = world.membership(victim).tag_name(*told)
-    assert world.membership(world.revealer).tag_name(*told) == own
-    assert world.membership(thief).tag_name(*told) != own
+    seen = (RoundId(1), victim.client_id, nonce_of(victim))
+    own = world.membership(victim).tag_name(*seen)
+    assert world.membership(world.revealer).tag_name(*seen) == own
+    assert world.membership(thief).tag_name(*seen) != own
     assert len(own) == 32
 
 

@@ -32,8 +32,8 @@ def test_scenario_05_two_processes_with_one_identity(tmp_path):
         found.come(CLIENTS)
         found.upload(0)
         other = bench.payload(0, 1, salt=7)
-        told = told_of(found.coordinator.engine.run.state)
-        header = bench.header(0, 1, other, found.run, **told)
+        seen = told_of(found.coordinator.engine.run.state)
+        header = bench.header(0, 1, other, found.run, **seen)
         for _ in range(3):
             with found.link() as link, pytest.raises(ConflictingUpload):
                 link.submit_update(header, other)

@@ -62,9 +62,9 @@ def test_scenario_17_invitation_twice(tmp_path):
 
     with serving(bench, tmp_path) as found:
         with ThreadPoolExecutor(100) as threads:
-            told = list(threads.map(answer, crowd))
-        assert Counter(told) == {"kept": 1, "invitation_used": 99}
-        winner = crowd[told.index("kept")]
+            seen = list(threads.map(answer, crowd))
+        assert Counter(seen) == {"kept": 1, "invitation_used": 99}
+        winner = crowd[seen.index("kept")]
         (kept,) = found.coordinator.engine.run.store.applicants()
         assert kept.client_id == winner.client_id
     with serving(bench, tmp_path) as found:
@@ -85,9 +85,9 @@ def test_scenario_17_applicant_calls_next_task(tmp_path):
             lambda: link.snapshot(me, run, RoundId(0)),
             lambda: link.contribution(me, run, RoundId(1), identity(1).client_id),
         ):
-            with pytest.raises(NotInRoster) as told:
+            with pytest.raises(NotInRoster) as seen:
                 call()
-            assert told.value.code == "not_a_member"
+            assert seen.value.code == "not_a_member"
     other, own = Identity.create("another"), credentials(0)
     with (
         serving(Bench.of(3), tmp_path) as found,
@@ -152,8 +152,8 @@ def test_scenario_17_no_secret_is_kept_or_logged(tmp_path, capfd):
     application = SignedApplication.make(who.public, invited)
     assert key == (application.invitation_sha256,)
     secret = b"".join(invited.private_key.splitlines()[1:-1])
-    told = "".join(capfd.readouterr())
-    assert "used" not in secret.decode() and secret[:40].decode() not in told
+    seen = "".join(capfd.readouterr())
+    assert "used" not in secret.decode() and secret[:40].decode() not in seen
     for path in (tmp_path / "state").rglob("*"):
         if path.is_file():
             assert secret[:40] not in path.read_bytes().replace(b"\n", b"")

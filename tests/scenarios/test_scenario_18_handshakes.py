@@ -79,9 +79,9 @@ def test_scenario_18_cert_A_says_B(tmp_path, name):
     """A member's certificate and another member's id, properly signed or not: in no call."""
     with serving(Bench.of(3), tmp_path) as found:
         found.come(range(3))
-        with found.link(0) as link, pytest.raises(WrongIdentity) as told:
+        with found.link(0) as link, pytest.raises(WrongIdentity) as seen:
             CALLS[name](found, link)
-        assert told.value.code == "wrong_identity"
+        assert seen.value.code == "wrong_identity"
         state = found.coordinator.engine.run.state
         assert state.current is not None and not state.current.accepted
 
@@ -94,9 +94,9 @@ def test_scenario_18_removed_member_open_connection(tmp_path):
         later = epoch_of(bench.federation.protection, 3, number=2)
         found.do(found.coordinator.engine.rotation.install(later.to_json()))
         for _ in range(2):
-            with pytest.raises(NotInRoster) as told:
+            with pytest.raises(NotInRoster) as seen:
                 gone.federation(identity(3).client_id)
-        assert told.value.code == "not_a_member"
+        assert seen.value.code == "not_a_member"
         assert stays.federation(identity(0).client_id).epoch == 2
 
 
@@ -128,9 +128,9 @@ def test_scenario_18_nothing_is_read_of_a_stranger(tmp_path):
         for who, code in ((0, "protocol"), (removed, "not_a_member")):
             with found.channel(who) as channel:
                 method = channel.unary_unary("/fedrec.wire.v1.Coordinator/NextTask")
-                with pytest.raises(grpc.RpcError) as told:
+                with pytest.raises(grpc.RpcError) as seen:
                     method(b"\xff\xff\xff", timeout=5)
-                assert from_rpc_error(told.value).code == code
+                assert from_rpc_error(seen.value).code == code
 
 
 def test_scenario_18_expired_or_of_another_authority_is_told_before_the_call(tmp_path):
@@ -149,9 +149,9 @@ def test_scenario_18_expired_or_of_another_authority_is_told_before_the_call(tmp
         foreign.check("client.certificate")
     with serving(Bench.of(3), tmp_path) as found:
         for own in (expired, foreign):
-            with found.link(own) as link, pytest.raises(Unreachable) as told:
+            with found.link(own) as link, pytest.raises(Unreachable) as seen:
                 link.federation(public.client_id)
-            assert "The handshake failed: the other side closed" in told.value.message
+            assert "The handshake failed: the other side closed" in seen.value.message
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
@@ -172,10 +172,10 @@ def test_scenario_18_a_refused_handshake_is_told_once_and_counted(found, capfd):
     lost = ours.client(0, client__coordinator=theirs.address, maximum_attempts=4)
     failure = lost.failure()
     assert (failure.code, failure.exit_code) == ("unreachable", 3)
-    said = "The handshake failed: another authority issued the coordinator's certificate."
-    assert failure.message == said and "client.authority_key" in failure.remedy
+    text = "The handshake failed: another authority issued the coordinator's certificate."
+    assert failure.message == text and "client.authority_key" in failure.remedy
     assert [event.name for event in lost.events] == ["starting", "unreachable"]
-    assert said in lost.events[-1].detail
+    assert text in lost.events[-1].detail
     assert "".join(capfd.readouterr()) == "", "the library says nothing of its own"
 
 

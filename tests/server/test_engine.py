@@ -94,9 +94,9 @@ class TestWholeRun:
             assert record is not None and record.statement is None
             data = engine.run.store.spool.read(record.name, record.blob)
             assert data == bench.sum_of(set(range(4)), 2)
-            told = [entry.kind for entry in engine.run.store.entries(0, 1000)]
-            assert told.count("round published") == told.count("round measured") == 3
-            assert told[-2:] == ["round measured", "run finished"]
+            news = [entry.kind for entry in engine.run.store.entries(0, 1000)]
+            assert news.count("round published") == news.count("round measured") == 3
+            assert news[-2:] == ["round measured", "run finished"]
         assert len(files(tmp_path)) == 3
 
     async def test_ciphertext_sums_are_kept_for_twenty_rounds(self, tmp_path):
@@ -186,12 +186,12 @@ async def test_a_backup_of_a_round_that_was_published_since_is_older(tmp_path):
         await asyncio.to_thread(back_up, tmp_path / "state", tmp_path / "older" / "state")
         await speak(engine, bench)
         record = engine.run.store.published(RoundId(1))
-        said = Remembered(statement=record.statement)
+        text = Remembered(statement=record.statement)
     async with running(bench, tmp_path / "older") as engine:
         for number in (0, REVEALER):
             assert not engine.run.halted.is_set()
             me = identity(number).client_id
-            await engine.polls.next_task(me, engine.run.name, RoundId(1), 0.0, said)
+            await engine.polls.next_task(me, engine.run.name, RoundId(1), 0.0, text)
         assert engine.run.halted.is_set()
 
 
@@ -360,7 +360,7 @@ JOINED = 3
 
 def test_a_stop_is_no_refusal_while_the_page_closes(tmp_path, monkeypatch):
     """Browsers may keep the page open for seconds; members call meanwhile."""
-    bench, told = Bench.of(3), []
+    bench, news = Bench.of(3), []
     closed = Page.close
     with serving(bench, tmp_path, prepare=with_page()) as found, found.link(JOINED) as link:
         later = epoch_of(bench.federation.protection, 4, number=2)
@@ -371,7 +371,7 @@ def test_a_stop_is_no_refusal_while_the_page_closes(tmp_path, monkeypatch):
         def ask():
             with pytest.raises(FedrecError) as refused:
                 link.federation(me)
-            told.append(refused.value)
+            news.append(refused.value)
 
         async def close(page):
             await asyncio.to_thread(ask)
@@ -379,7 +379,7 @@ def test_a_stop_is_no_refusal_while_the_page_closes(tmp_path, monkeypatch):
 
         monkeypatch.setattr(Page, "close", close)
         found.stop()
-    (error,) = told
+    (error,) = news
     assert isinstance(error, CoordinatorStopping), error
     assert str(error).startswith("The coordinator is stopping.") and not error.incident
 

@@ -67,10 +67,10 @@ class Chaos:
             return self._rare()
         if self.world.state.reporting is not None and choose.random() < 0.8:
             content = choose.choice(["honest", "lie", "other lie"]) if troubled else "honest"
-            said = report(self.world.state, choose.choice(self.clients), content)
+            text = report(self.world.state, choose.choice(self.clients), content)
             if troubled and choose.random() < 0.2:
-                said = replace(said, round=RoundId(said.round + choose.choice([-1, 1])))
-            return ReportReceived(now=now, report=said)
+                text = replace(text, round=RoundId(text.round + choose.choice([-1, 1])))
+            return ReportReceived(now=now, report=text)
         if round_ is None or choose.random() < 0.2:
             self.world.now += choose.choice([0.0, 1.0, 40.0] if troubled else [0.0, 0.1])
             share = choose.random() if troubled else 1.0
@@ -126,9 +126,9 @@ class Chaos:
         author = someone if troubled and choose.random() < 0.5 else client(AUTHORITY)
         refused = "too few" if troubled and choose.random() < 0.3 else ""
         content = choose.choice(["honest", "other"]) if troubled else "honest"
-        said = statement(state, author, refused=refused)
+        text = statement(state, author, refused=refused)
         sealed = None if refused else blob(content)
-        return StatementReceived(now=self.world.now, statement=said, blob=sealed)
+        return StatementReceived(now=self.world.now, statement=text, blob=sealed)
 
     def _rare(self) -> Event:
         now, round_ = self.world.now, self.world.state.current

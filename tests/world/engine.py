@@ -359,10 +359,10 @@ async def upload(
     if round_id is None:
         round_id = engine.run.state.current.number
     payload = bench.payload(number, round_id, salt)
-    told: dict[str, Any] = {}
+    seen: dict[str, Any] = {}
     if engine.run.state.current is not None and engine.run.state.current.number == round_id:
-        told = told_of(engine.run.state)
-    header = bench.header(number, round_id, payload, engine.run.name, **(told | changes))
+        seen = told_of(engine.run.state)
+    header = bench.header(number, round_id, payload, engine.run.name, **(seen | changes))
     return await engine.updates.receive(header, pieces(payload))
 
 
@@ -413,8 +413,8 @@ async def speak(engine: Engine, bench: Bench, content: str = "honest", **changes
 async def report(engine: Engine, bench: Bench, number: int, content: str = "honest") -> None:
     """Say what is in the published sum."""
     run = engine.run
-    said = bench.report(number, run.state.published, run.name, content)
-    await take_report(run, engine.admission, said)
+    text = bench.report(number, run.state.published, run.name, content)
+    await take_report(run, engine.admission, text)
     await engine.run.work.settled()
 
 
@@ -422,8 +422,8 @@ async def send_snapshot(
     engine: Engine, bench: Bench, number: int, data: bytes, content: str = "honest"
 ) -> None:
     """Send a snapshot of the last published round."""
-    said = bench.report(number, engine.run.state.published, engine.run.name, content, metrics=b"")
-    await engine.exchange.receive(said, Blob.of(data), pieces(data))
+    text = bench.report(number, engine.run.state.published, engine.run.name, content, metrics=b"")
+    await engine.exchange.receive(text, Blob.of(data), pieces(data))
 
 
 async def act(engine: Engine, bench: Bench, number: int) -> bool:

@@ -79,8 +79,8 @@ class Invariants:
             assert any(isinstance(one, UpdateCounted | AlreadyCounted) for one in changes)
             self.acknowledged[header.round, header.client_id, "vector"] = header.digest
         elif isinstance(event, StepHeard):
-            said = event.message
-            self.acknowledged[said.round, said.client_id, said.step] = said.body
+            text = event.message
+            self.acknowledged[text.round, text.client_id, text.step] = text.body
 
     def check(self) -> None:
         """Check the state as it is now."""
@@ -143,9 +143,9 @@ class Invariants:
         assert change.blob == self._expected(number, change), "not the sum of what was counted"
         if change.kind == "train" and rules.budget:
             assert number in self.charged, "released before it was charged"
-        told = {who for (of, who, step) in self.acknowledged if of == number and step == "vector"}
+        news = {who for (of, who, step) in self.acknowledged if of == number and step == "vector"}
         left = {who for of, who in self.left_out if of == number}
-        assert told - left <= self.world.counted[number], "acknowledged, and not in the sum"
+        assert news - left <= self.world.counted[number], "acknowledged, and not in the sum"
 
     def _expected(self, number: RoundId, change: RoundPublished) -> Blob:
         headers = self.world.headers[number]

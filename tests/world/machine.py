@@ -234,14 +234,14 @@ class World:
 
     def speak(self, content: str = "honest", *, refused: str = "") -> tuple[Change, ...]:
         """Answer as the key authority."""
-        said = statement(self.state, client(AUTHORITY), content, refused=refused)
+        text = statement(self.state, client(AUTHORITY), content, refused=refused)
         sealed = None if refused else blob(content)
-        return self.apply(StatementReceived(now=self.now, statement=said, blob=sealed))
+        return self.apply(StatementReceived(now=self.now, statement=text, blob=sealed))
 
     def report(self, number: int, content: str = "honest") -> tuple[Change, ...]:
         """Say as a client what is in the published sum."""
-        said = report(self.state, client(number), content)
-        return self.apply(ReportReceived(now=self.now, report=said))
+        text = report(self.state, client(number), content)
+        return self.apply(ReportReceived(now=self.now, report=text))
 
     def _check(self, change: Change, round_: Round | None) -> None:
         match change:
@@ -322,8 +322,8 @@ class World:
     def _check_measured(self, change: RoundMeasured) -> None:
         assert self.awaiting and change.round == self.published[-1].round
         self.awaiting = False
-        said = [found.content() for found in self.reports.values()]
-        alike = {content for content in said if said.count(content) > 1}
+        text = [found.content() for found in self.reports.values()]
+        alike = {content for content in text if text.count(content) > 1}
         if change.agreed is None:
             assert change.reason and not alike
         else:

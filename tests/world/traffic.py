@@ -209,19 +209,19 @@ class Traffic:
         author = someone if troubled and choose.random() < 0.3 else client(AUTHORITY)
         refused = "too few" if troubled and choose.random() < 0.2 else ""
         content = sealed(state)
-        said = replace(statement(state, author, content, refused=refused), epoch=state.rules.epoch)
+        text = replace(statement(state, author, content, refused=refused), epoch=state.rules.epoch)
         found = None if refused else blob(content)
         if troubled and choose.random() < 0.2:
             found = blob("something else")
-        return StatementReceived(now=self.world.now, statement=said, blob=found)
+        return StatementReceived(now=self.world.now, statement=text, blob=found)
 
     def _report(self, troubled: bool) -> Event:
         state, choose = self.world.state, self.random
         content = choose.choice(["honest", "lie", "other lie"]) if troubled else "honest"
-        said = report(state, choose.choice(sorted(state.roster)), content)
+        text = report(state, choose.choice(sorted(state.roster)), content)
         if troubled and choose.random() < 0.2:
-            said = replace(said, round=RoundId(said.round + choose.choice([-1, 1])))
-        return ReportReceived(now=self.world.now, report=said)
+            text = replace(text, round=RoundId(text.round + choose.choice([-1, 1])))
+        return ReportReceived(now=self.world.now, report=text)
 
     def _operator(self) -> Event:
         now, choose, state = self.world.now, self.random, self.world.state

@@ -119,11 +119,15 @@ class RunFolder:
     def open(cls, path: str | Path) -> RunFolder:
         """Return the folder of an earlier run, to resume it.
 
+        A run that was killed left only its checkpoint, which knows its own format.
+
         Raises:
             DataError: there is no such folder.
             VersionMismatch: the folder has a different format, or no format number.
         """
         if not (Path(path) / SETTINGS_NAME).is_file():
+            if (Path(path) / "checkpoint" / "checkpoint.json").is_file():
+                return cls(Path(path))
             raise DataError(
                 f"{path} is not a run folder: it has no {SETTINGS_NAME}.",
                 remedy="Use the folder that the run printed, or that save_run returned.",

@@ -144,15 +144,15 @@ def test_a_restored_authority_knows_which_cells_are_paused(world, tmp_path, monk
 
 
 @pytest.mark.parametrize(
-    ("cell", "said"), [(1, "it is active"), (3, "there is none of that number")]
+    ("cell", "note"), [(1, "it is active"), (3, "there is none of that number")]
 )
-def test_a_cell_that_is_not_paused_is_told(world, call_cells, cell, said):
+def test_a_cell_that_is_not_paused_is_told(world, call_cells, cell, note):
     world.join(*people(6))
     before = world.roster
     code, told = call_cells("resume", cell)
     assert code == KeysError.exit_code and world.roster == before
     words = " ".join(told.split())
-    assert f"Cell {cell} is not paused: {said}" in words and "Paused cells: none" in words
+    assert f"Cell {cell} is not paused: {note}" in words and "Paused cells: none" in words
 
 
 def test_sizes_for_the_present_members_or_for_more(world, call_cells):
@@ -223,8 +223,8 @@ def test_a_trial_whose_clients_have_too_few_users_for_their_floor(here, data, ca
     path.write_text(path.read_text() + "\n[client]\nminimum_own_item_users = 14\n")
     capsys.readouterr()
     assert call(path, "--data", data, "--into", "second") == 5
-    said = " ".join(capsys.readouterr().err.split())
-    assert "client.minimum_own_item_users is 14, but this client has 13 users" in said
+    note = " ".join(capsys.readouterr().err.split())
+    assert "client.minimum_own_item_users is 14, but this client has 13 users" in note
     assert not (here / "second").exists()
 
 
@@ -244,8 +244,8 @@ def test_who_may_be_missing_is_in_its_kit(here, data, capsys):
     guests(here, data, "a,b,c,d", '"d"')
     capsys.readouterr()
     assert call("federation.toml") == 0
-    said = told(capsys)
-    assert "d may be missing. Every round needs the 3 others." in said
+    note = told(capsys)
+    assert "d may be missing. Every round needs the 3 others." in note
     away = {
         name: load_settings(here / "kits" / "clients" / name / "client.toml").client.when_away
         for name in "abcd"
@@ -266,8 +266,8 @@ def test_many_clients_hear_of_cells(here, data, capsys):
 def test_as_many_cells_as_may_be_corrupt_and_one_wait_for_all(here, data, capsys):
     given = ("--data", data, "--clients", "7", "--address", "127.0.0.1:7447")
     assert call(*given) == 0
-    assert "needs 2 of 2 whole cells of clients" in (said := told(capsys))
-    assert "(federation.corrupt_cells)" in said
+    assert "needs 2 of 2 whole cells of clients" in (note := told(capsys))
+    assert "(federation.corrupt_cells)" in note
 
 
 @pytest.mark.slow
@@ -283,17 +283,17 @@ def test_cells_that_no_round_could_be_over_are_refused(here, data, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("clients", "go_on", "said"),
+    ("clients", "go_on", "note"),
     [
         ("a,b,c", '"a", "b", "c"', 'At least 3 must have client.when_away = "wait"'),
         ("a,b,c,d", '"c", "d"', "leaves 2 clients that rounds wait for. At least 3"),
         ("a,b,c,d", '"e"', "parties.go_on: 'e' is not one of the clients"),
     ],
 )
-def test_too_few_that_wait_make_no_kit(here, data, clients, go_on, said, capsys):
+def test_too_few_that_wait_make_no_kit(here, data, clients, go_on, note, capsys):
     guests(here, data, clients, go_on)
     assert call("federation.toml") == 2
-    assert said in " ".join(capsys.readouterr().err.split())
+    assert note in " ".join(capsys.readouterr().err.split())
     assert not (here / "kits").exists()
 
 
@@ -301,8 +301,8 @@ def test_too_few_that_wait_make_no_kit(here, data, clients, go_on, said, capsys)
 def test_guests_do_not_count_to_the_fewest_clients(here, data, capsys):
     guests(here, data, "a,b,c,d,e", '"d"', least=5)
     assert call("federation.toml") == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "leaves 4 clients" in said and "Set rounds.minimum_clients = 4" in said
+    note = " ".join(capsys.readouterr().err.split())
+    assert "leaves 4 clients" in note and "Set rounds.minimum_clients = 4" in note
 
 
 @pytest.mark.slow

@@ -198,10 +198,10 @@ def test_a_second_authority_is_refused_before_it_looks(people, tmp_path, protect
     rotate(folder)
     change(folder, FolderChanges.make_operator)
     words = f"--into: the folder '{folder.path}' is in use by process {os.getpid()} on "
-    with folder_changes.running(folder), pytest.raises(FolderInUse, match=re.escape(words)) as told:
+    with folder_changes.running(folder), pytest.raises(FolderInUse, match=re.escape(words)) as seen:
         # Nothing listens there; it does not come to that.
         running.run("127.0.0.1:9", into=folder.path)
-    assert "Stop that process first" in told.value.remedy
+    assert "Stop that process first" in seen.value.remedy
     assert capsys.readouterr().out == ""
     # Commands work beside it.
     with folder_changes.running(folder):
@@ -287,9 +287,9 @@ def test_an_admitted_newcomer_that_waits_for_others_is_told_of(tmp_path):
     delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
     link.waiting = [invited(folder, Identity.create("late"), "late")]
     delivery.look()
-    (told,) = [event for event in events if event.name == "awaiting"]
-    assert told.label == "late" and told.detail.startswith("in no sum yet: newcomers are summed")
-    assert told.detail.endswith("2 more have to join")
+    (seen,) = [event for event in events if event.name == "awaiting"]
+    assert seen.label == "late" and seen.detail.startswith("in no sum yet: newcomers are summed")
+    assert seen.detail.endswith("2 more have to join")
 
 
 @pytest.mark.slow
@@ -326,9 +326,9 @@ def test_invitations_run_out_and_are_the_authoritys_own(folder):
         SignedApplication.make(Identity.create("foreign").public, foreign),
     ]
     delivery.look()
-    told = {e.label: e.detail for e in events if e.name == "applicant refused"}
-    assert "This machine's clock reads" in told["late"]
-    assert "did not make that invitation" in told["foreign"]
+    seen = {e.label: e.detail for e in events if e.name == "applicant refused"}
+    assert "This machine's clock reads" in seen["late"]
+    assert "did not make that invitation" in seen["foreign"]
     assert len(folder.membership.present) == 3 and link.installed == []
     for name in ("../up", "", "a b"):
         with pytest.raises(KeysError):
@@ -366,8 +366,8 @@ def test_applicants_are_told_once_and_wait_for_people_where_that_was_asked_for(f
     link.waiting = [invited(folder, joiner, "d", confirm=True)]
     delivery.look()
     delivery.look()
-    told = [e for e in events if e.name == "applicant"]
-    assert [e.client_id for e in told] == [joiner.client_id]
+    seen = [e for e in events if e.name == "applicant"]
+    assert [e.client_id for e in seen] == [joiner.client_id]
     assert folder.find_joiner(joiner.client_id[:16]) == (joiner.public, b"")
     assert len(folder.membership.present) == 3
     with pytest.raises(KeysError):

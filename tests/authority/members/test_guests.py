@@ -122,8 +122,8 @@ def test_a_forged_consent_is_refused(world, kind):
     invitation = world.invitation("victim")
     world.hear(SignedApplication.make(victim.public, invitation, consent=forged))
     assert world.folder.membership.members == ()
-    (told,) = [e for e in world.events if e.name == "applicant refused"]
-    assert "its signed consent is not for" in told.detail and "federation.name" in told.detail
+    (news,) = [e for e in world.events if e.name == "applicant refused"]
+    assert "its signed consent is not for" in news.detail and "federation.name" in news.detail
     # Refused before its invitation was used: with a good word it is admitted.
     world.hear(SignedApplication.make(victim.public, invitation, consent=word(victim)))
     assert [m.consent for m in world.folder.membership.members] == [word(victim)]
@@ -157,9 +157,9 @@ def test_guests_never_count_to_a_core(world):
     """However many there are: two that wait are no cell, and with a third they are one."""
     all_members = people(9)
     world.join(*all_members[:2], guests=all_members[3:])
-    told = [e.detail for e in world.events if e.name == "awaiting"]
-    assert len(told) == 1 and "6 of 8 members" in told[0]
-    assert "client.when_away" in told[0] and "At least 3" in told[0]
+    news = [e.detail for e in world.events if e.name == "awaiting"]
+    assert len(news) == 1 and "6 of 8 members" in news[0]
+    assert "client.when_away" in news[0] and "At least 3" in news[0]
     assert world.link.installed == [] and not world.roster.members
     world.join(all_members[2])
     (cell,) = world.partition.cells
@@ -169,8 +169,8 @@ def test_guests_never_count_to_a_core(world):
 
 def test_guests_alone_are_told_whom_they_lack(world):
     world.join(guests=people(5))
-    (told,) = [e.detail for e in world.events if e.name == "awaiting"]
-    assert "5 of 5 members" in told and "Invite others" in told
+    (news,) = [e.detail for e in world.events if e.name == "awaiting"]
+    assert "5 of 5 members" in news and "Invite others" in news
     assert world.link.installed == []
 
 
@@ -221,8 +221,8 @@ def test_leave_leads_to_a_roster_that_passes(world):
     (cell,) = world.partition.cells
     assert cell.state == "active" and set(cell.core) == {who.client_id for who in stay}
     assert cell.guests == (goes.client_id,)
-    (told,) = [e for e in world.events if e.name == "member left"]
-    assert told.client_id == goes.client_id and "no round" not in told.detail
+    (news,) = [e for e in world.events if e.name == "member left"]
+    assert news.client_id == goes.client_id and "no round" not in news.detail
     # The coordinator repeats itself; nothing happens twice.
     epochs = list(world.link.installed)
     world.delivery.look()
@@ -236,8 +236,8 @@ def test_leave_of_one_of_three_retires_the_cell(world):
     world.hear(leave(goes, word(goes)))
     check_cells(before, world.roster)
     assert [cell.state for cell in world.partition.cells] == ["retired"]
-    (told,) = [e for e in world.events if e.name == "member left"]
-    assert "no round opens before others join" in told.detail
+    (news,) = [e for e in world.events if e.name == "member left"]
+    assert "no round opens before others join" in news.detail
     assert world.folder.membership.too_few(), "guests do not count"
     assert not world.partition.placed and len(world.roster.members) == 3
     # Three others that wait make a cell with the two that stayed; the third never waits again.

@@ -425,8 +425,8 @@ def test_one_list_has_one_sum(tmp_path, key):
     assert len(world.link.reveals) == 2
     (first, sealed), (second, again) = world.link.reveals
     assert sealed == again
-    said = {"sequence": 0, "previous": b"", "signature": b""}
-    assert replace(first, **said) == replace(second, **said)
+    text = {"sequence": 0, "previous": b"", "signature": b""}
+    assert replace(first, **text) == replace(second, **text)
     assert world.refusals().count("Another sum of round") == 2
     assert refused_sums(world) == 0
 

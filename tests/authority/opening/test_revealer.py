@@ -47,8 +47,8 @@ def test_an_honest_sum_is_opened_by_its_word_alone(tmp_path, protection):
     assert np.array_equal(opened, sum(world.vector(n) for n in range(3)))
     assert statement.metrics == opened[world.layout.metrics_slice].astype("<i8").tobytes()
     assert world.refusals() == ""
-    (told,) = (event for event in world.events if event.name == "sum revealed")
-    assert told.run == known.run
+    (seen,) = (event for event in world.events if event.name == "sum revealed")
+    assert seen.run == known.run
 
 
 def test_it_trains_nothing_and_sends_no_model(world):
@@ -109,8 +109,8 @@ def test_a_full_disk_is_waited_for(world, key, monkeypatch):
     monkeypatch.setattr(StateDatabase, "write", full)
     world.run_revealer(*[reveal] * 4)
     assert len(key.opened) == 1 and len(world.link.reveals) == 1
-    told = [event for event in world.events if event.name == "disk full"]
-    assert len(told) == 1 and "Retried until there is space." in told[0].detail
+    seen = [event for event in world.events if event.name == "disk full"]
+    assert len(seen) == 1 and "Retried until there is space." in seen[0].detail
     assert [event.name for event in world.events].count("revealer joined") == 1
     assert world.refusals() == ""
 
@@ -127,8 +127,8 @@ def test_a_coordinator_of_an_older_epoch_is_waited_for(world):
 
     world.run_revealer(refuse, refuse, lambda: world.reveal(round_))
     assert len(world.link.reveals) == 1
-    told = [event.detail for event in world.events if event.name == "revealer waits"]
-    assert len(told) == 1 and "went back from key epoch 2 to 1" in told[0]
+    seen = [event.detail for event in world.events if event.name == "revealer waits"]
+    assert len(seen) == 1 and "went back from key epoch 2 to 1" in seen[0]
 
 
 def test_killed_before_its_word_arrived(world, key):
@@ -257,10 +257,10 @@ def test_another_run_has_to_be_agreed_to(world):
 
 
 def test_another_plan_than_the_data_owners_is_refused(world):
-    told = world.info
+    seen = world.info
     other = world.plan.model_copy(
         update={"rounds": world.plan.rounds.model_copy(update={"total": 7})}
     )
-    world.info = lambda **changes: replace(told(), plan_json=plan_to_json(other))  # type: ignore[method-assign]
+    world.info = lambda **changes: replace(seen(), plan_json=plan_to_json(other))  # type: ignore[method-assign]
     with pytest.raises(PlanMismatch, match=r"rounds\.total"):
         world.run_revealer()

@@ -50,8 +50,8 @@ def test_the_cell_is_named_in_the_same_round(tmp_path, attack, protection, monke
     assert world.link.declined == []
     assert audited(world) == [("cell_paused", "sum_out_of_bounds")]
     assert "Cell 2 is paused: In the sum of a round of kind train" in world.refusals()
-    (told,) = [event for event in world.events if event.name == "cell paused"]
-    assert told.detail.startswith(
+    (seen,) = [event for event in world.events if event.name == "cell paused"]
+    assert seen.detail.startswith(
         "cell 2: one of its clients sent something that no honest client sends"
     )
     state = state_of(world)
@@ -78,9 +78,9 @@ def test_it_follows_its_own_round_and_names_the_cell_from_then_on(tmp_path, key,
         for puppet in world.puppets[6:]:
             del first.contributions[puppet.client_id]
         world.publish(first)
-        ((said, sealed),) = world.link.reveals
+        ((text, sealed),) = world.link.reveals
         assert first.published is not None
-        object.__setattr__(first.published, "statement", said)
+        object.__setattr__(first.published, "statement", text)
         object.__setattr__(first.published, "blob", sealed)
         return Wait()
 
@@ -113,8 +113,8 @@ def test_a_paused_cell_is_in_no_round_of_a_lower_number(tmp_path, key, monkeypat
     rounds = [world.honest_round(number) for number in (5, 4, 3)]
     world.run_revealer(*(lambda each=each: world.reveal(each) for each in rounds))
     assert len(key.opened) == 4
-    ((said, _),) = world.link.reveals
-    assert (said.round, said.paused) == (5, (3,))
+    ((text, _),) = world.link.reveals
+    assert (text.round, text.paused) == (5, (3,))
     assert [(one.round, one.paused) for one in world.link.declined] == [(4, (3,)), (3, (3,))]
     assert all("paused cells: cell 3" in one.refused for one in world.link.declined)
 
@@ -166,12 +166,12 @@ def test_an_authority_from_an_older_backup_learns_which_cells_were_paused(
     world = AuthorityWorld(tmp_path, n_puppets=9, **PLAN)
     world.run_revealer(Wait)
     last = world.state_of(world.honest_round())[0]
-    signs, told = world.membership(world.revealer).sign_statement, world.info
+    signs, seen = world.membership(world.revealer).sign_statement, world.info
     with OpenedSums(world.keys.revealer.folder / STATE_FOLDER) as store:
         store.record_statement(signs(replace(last, sequence=2, paused=known)))
     shown = signs(replace(last, round=RoundId(2), sequence=7, paused=(1, 3)))
     world.epoch = world.make_epoch(epoch=2)
-    monkeypatch.setattr(world, "info", lambda **more: told(**{"statement": shown} | more))
+    monkeypatch.setattr(world, "info", lambda **more: seen(**{"statement": shown} | more))
     rounds = [world.honest_round(number) for number in (3, 4)]
     new = tuple(cell for cell in (1, 3) if cell not in known)
     for puppet in [each for cell in new for each in world.puppets[3 * cell - 3 : 3 * cell]]:
@@ -180,8 +180,8 @@ def test_an_authority_from_an_older_backup_learns_which_cells_were_paused(
     (declined,) = world.link.declined
     assert (declined.round, declined.paused, declined.sequence) == (3, new, 8)
     assert "paused cells" in declined.refused
-    ((said, _),) = world.link.reveals
-    assert (said.round, said.paused) == (4, new)
+    ((text, _),) = world.link.reveals
+    assert (text.round, text.paused) == (4, new)
     assert len(key.opened) == 1
 
 
@@ -230,8 +230,8 @@ def test_the_seventeenth_cell_is_not_paused(tmp_path, key, n_paused, spoilers, m
     assert len(key.opened) == (1 if n_paused == 16 else 4)
     world.epoch = world.make_epoch(epoch=2)
     world.run_revealer(lambda: world.reveal(world.honest_round(3)))
-    ((said, _),) = world.link.reveals
-    assert len(said.paused) == len(spoilers)
+    ((text, _),) = world.link.reveals
+    assert len(text.paused) == len(spoilers)
 
 
 def test_the_sixteenth_cell_is_paused(tmp_path, key, monkeypatch):
@@ -252,7 +252,7 @@ def test_where_all_cells_are_needed_nothing_is_taken_apart(tmp_path, key, monkey
     round_ = world.honest_round()
     world.run_revealer(lambda: world.reveal(round_))
     assert key.opened == [world.total(round_)] and world.link.reveals == []
-    assert [said.refused for said in world.link.declined] == [_UNFIT]
+    assert [text.refused for text in world.link.declined] == [_UNFIT]
 
 
 def test_too_few_are_left(tmp_path, key, monkeypatch):
@@ -262,7 +262,7 @@ def test_too_few_are_left(tmp_path, key, monkeypatch):
     round_ = world.honest_round()
     world.run_revealer(lambda: world.reveal(round_))
     assert len(key.opened) == 4 and world.link.reveals == []
-    assert [(said.refused, said.paused) for said in world.link.declined] == [(_UNFIT, ())]
+    assert [(text.refused, text.paused) for text in world.link.declined] == [(_UNFIT, ())]
     assert state_of(world).paused == ()
 
 
@@ -313,7 +313,7 @@ def test_above_the_limit_a_forged_sum_blames_no_cell(tmp_path, key):
     world.link.round_sum = lambda *_: added(world, round_, 0, 0, 1, 2, 3, 4)  # type: ignore[method-assign]
     world.run_revealer(lambda: world.reveal(round_))
     assert world.link.reveals == []
-    assert [(said.refused, said.paused) for said in world.link.declined] == [(_NOT_THEIRS, ())]
+    assert [(text.refused, text.paused) for text in world.link.declined] == [(_NOT_THEIRS, ())]
     assert state_of(world).refused_sums == 1
 
 

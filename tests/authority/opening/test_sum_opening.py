@@ -133,16 +133,16 @@ def test_a_header_that_was_made_to_fit(world, key, changes):
     refused(world, key, "does not verify")
 
 
-@pytest.mark.parametrize("said", [0, 1])
-def test_clients_that_were_told_different_bases(world, key, said):
+@pytest.mark.parametrize("text", [0, 1])
+def test_clients_that_were_told_different_bases(world, key, text):
     """Half of the clients are held at an older model, so that fewer share the newer one."""
     world.play(1)
     round_ = world.open(2)
     world.contribute(round_)
     held_back = world.puppets[0]
     world.put(round_, held_back, round_.contributions[held_back.client_id][1], base_round=0)
-    world.run_revealer(lambda: world.reveal(round_, base_round=said))
-    refused(world, key, f"starts from version {said}" if said == 0 else "not of kind train")
+    world.run_revealer(lambda: world.reveal(round_, base_round=text))
+    refused(world, key, f"starts from version {text}" if text == 0 else "not of kind train")
 
 
 def test_other_bytes_than_the_signed_ones(world, key):
@@ -222,8 +222,8 @@ def test_a_sum_that_hides_training_is_never_shown(world, kind):
     assert world.link.reveals == []
     assert "reveal refused" in world.event_names()
     assert '"code":"sum_out_of_bounds"' in world.refusals()
-    said = "participants is 3" if kind == "count" else "item_embedding of item row 0 is 3"
-    assert f"of kind {kind}, {said}, but the allowed range is 0 to 0" in world.refusals()
+    text = "participants is 3" if kind == "count" else "item_embedding of item row 0 is 3"
+    assert f"of kind {kind}, {text}, but the allowed range is 0 to 0" in world.refusals()
 
 
 def test_contributors_that_were_given_another_model(world, key):

@@ -303,8 +303,8 @@ def test_a_coordinator_of_an_older_epoch_is_waited_for(world):
     assert world.app().run().reason == "done"
     # Offered, refused twice, joined, refused in the middle of its work, and joined once more.
     assert asked == ["federation"] * 4 + ["next_task", "federation", "next_task"]
-    told = [event.detail for event in world.events if event.name == "coordinator_went_back"]
-    assert told == [
+    seen = [event.detail for event in world.events if event.name == "coordinator_went_back"]
+    assert seen == [
         "The coordinator went back from key epoch 2 to 1. This client waits and keeps what it has."
     ]
 

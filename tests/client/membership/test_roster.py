@@ -38,8 +38,8 @@ def settings_of(world, **client):
     )
 
 
-@pytest.mark.parametrize(("said", "is_guest"), [(None, False), ("wait", False), ("go_on", True)])
-def test_the_word_of_the_settings_is_signed_in_the_application(tmp_path, said, is_guest):
+@pytest.mark.parametrize(("text", "is_guest"), [(None, False), ("wait", False), ("go_on", True)])
+def test_the_word_of_the_settings_is_signed_in_the_application(tmp_path, text, is_guest):
     world, path = World(tmp_path), tmp_path / "a.pem"
     write_secret(path, world.authority.issuer.credentials("invitation", "a").to_pem())
 
@@ -48,7 +48,7 @@ def test_the_word_of_the_settings_is_signed_in_the_application(tmp_path, said, i
 
     world.link.before = stop
     settings = settings_of(
-        world, invitation=str(path), **({} if said is None else {"when_away": said})
+        world, invitation=str(path), **({} if text is None else {"when_away": text})
     )
     with pytest.raises(Stopped):
         ClientApp(settings, link=world.link).run()
@@ -125,9 +125,9 @@ def test_an_unsigned_word_is_reported(tmp_path, is_guest):
     settings = settings_of(world, state="state", when_away="go_on")
     with pytest.raises(Stopped):
         ClientApp(settings, link=world.link, on_event=events.append).run()
-    told = [event.detail for event in events if event.name == "waited_for"]
-    assert len(told) == (0 if is_guest else 1)
-    assert all("client leave" in detail for detail in told)
+    seen = [event.detail for event in events if event.name == "waited_for"]
+    assert len(seen) == (0 if is_guest else 1)
+    assert all("client leave" in detail for detail in seen)
 
 
 PEOPLE = [Identity.create() for _ in range(4)]

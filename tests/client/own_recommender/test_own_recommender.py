@@ -132,8 +132,8 @@ def test_parquet_has_every_user_s_best_with_their_bits(silo, tmp_path):
         assert [row["rank"] for row in mine] == list(range(1, len(ids) + 1))
         assert [row["item_id"] for row in mine] == ids.tolist()
         assert [row["title"] for row in mine] == [f"Film {item}" for item in ids]
-        said = np.array([row["score"] for row in mine], dtype=np.float32)
-        assert said.tobytes() == scores.tobytes()
+        text = np.array([row["score"] for row in mine], dtype=np.float32)
+        assert text.tobytes() == scores.tobytes()
         assert {row["version"] for row in mine} == {3}
     assert file.stat().st_mode & 0o777 == 0o600
 
@@ -214,7 +214,7 @@ def test_the_commands(silo, tmp_path, capsys):
     code, out, _ = call("recommend", settings, "--similar", best[0], "-n", 2)
     likes = own.similar_items(best[0], 2)[0].tolist()
     assert [line.split()[2] for line in out.splitlines()] == ["item", *likes]
-    for wrong, said in (
+    for wrong, text in (
         ((), "--user, --history and --similar"),
         (("--user", silo.user, "--similar", best[0]), "--user, --history and --similar"),
         (("--similar", "nothing"), "--similar nothing"),
@@ -222,7 +222,7 @@ def test_the_commands(silo, tmp_path, capsys):
     ):
         code, _, err = call("recommend", settings, *wrong)
         assert code == 2
-        assert said in err
+        assert text in err
     chosen.write_text(f"{best[0]}\nnothing\n")
     code, _, err = call("recommend", settings, "--user", silo.user, *words[:2])
     assert code == 2
@@ -388,6 +388,6 @@ def test_tail_at_home_is_told_at_the_end_of_a_run(tmp_path, monkeypatch):
     assert made.link.uploads == []
     made.app(settings=settings).run()
     assert made.event_names().count("tail_at_home") == 1
-    told = next(event for event in made.events if event.name == "tail_at_home")
-    assert told.detail == str(own_recommender(settings).tail)
-    assert not any(user in told.detail for user in USERS)
+    news = next(event for event in made.events if event.name == "tail_at_home")
+    assert news.detail == str(own_recommender(settings).tail)
+    assert not any(user in news.detail for user in USERS)

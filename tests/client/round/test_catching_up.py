@@ -170,14 +170,14 @@ def test_another_kind_than_the_signed_one(world):
 
 
 @pytest.mark.parametrize("protection", WORLDS)
-@pytest.mark.parametrize("told", [{"kind": "evaluate"}, {"kind": "count"}, {"base_round": 5}])
-def test_contributors_who_were_told_something_else(tmp_path, protection, told):
+@pytest.mark.parametrize("seen", [{"kind": "evaluate"}, {"kind": "count"}, {"base_round": 5}])
+def test_contributors_who_were_told_something_else(tmp_path, protection, seen):
     """Even where the key authority vouches for such a round, no other client believes it."""
     world = WORLDS[protection](tmp_path)
     round_ = world.open(1)
     world.contribute(round_)
     member = world.puppets[0]
-    world.put(round_, member, round_.contributions[member.client_id][1], **told)
+    world.put(round_, member, round_.contributions[member.client_id][1], **seen)
     world.publish(round_)
     with pytest.raises(RefusedError, match="not of kind train from version 0"):
         follow(world)

@@ -234,8 +234,8 @@ def named(world, round_, *cells):
     """Publish a round whose statement pauses some cells."""
     published = world.publish(round_)
     assert published.statement is not None
-    said = replace(published.statement, paused=cells)
-    signed = world.membership(world.revealer).sign_statement(said)
+    text = replace(published.statement, paused=cells)
+    signed = world.membership(world.revealer).sign_statement(text)
     round_.published = replace(published, statement=signed)
 
 
@@ -258,8 +258,8 @@ def test_a_client_of_a_paused_cell_waits_and_says_for_what(tmp_path):
     assert [header.round for header, _ in world.link.uploads] == [1]
     (settled,) = [event for event in world.events if event.name == "published"]
     assert settled.detail == "not_counted: cell_paused"
-    (told,) = [event for event in world.events if event.name == "cell_paused"]
-    assert "waits until the key authority resumes the cell" in told.detail
+    (seen,) = [event for event in world.events if event.name == "cell_paused"]
+    assert "waits until the key authority resumes the cell" in seen.detail
     with PrivateStore(world.state, read_only=True) as store:
         assert (store.state.version, store.state.private, store.state.staged) == (1, None, None)
     # It knows it still when it is started again.
@@ -289,13 +289,13 @@ def test_a_client_of_another_cell_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cells", "said"), [((2,), "clients of paused cells"), ((7,), "doesn't have")]
+    ("cells", "text"), [((2,), "clients of paused cells"), ((7,), "doesn't have")]
 )
-def test_a_word_that_does_not_fit_what_is_published(tmp_path, cells, said):
+def test_a_word_that_does_not_fit_what_is_published(tmp_path, cells, text):
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     named(world, world.honest_round(), *cells)
     world.link.script.append(Wait)
-    with pytest.raises(RefusedError, match=said):
+    with pytest.raises(RefusedError, match=text):
         world.app().run()
     assert '"event":"published_round_refused"' in world.audit()
 
@@ -307,9 +307,9 @@ def test_a_newcomer_is_told_that_it_waits_for_others(tmp_path):
     standings = (*placed.standings, mine)
     world.epoch = world.make_epoch(partition=replace(placed, standings=standings))
     world.app().run()
-    (told,) = [event for event in world.events if event.name == "unplaced"]
-    assert told.detail.startswith("a member, but in no sum yet: newcomers are summed with")
-    assert told.detail.endswith("2 more have to join")
+    (seen,) = [event for event in world.events if event.name == "unplaced"]
+    assert seen.detail.startswith("a member, but in no sum yet: newcomers are summed with")
+    assert seen.detail.endswith("2 more have to join")
 
 
 def test_a_pause_written_over_the_signed_word(tmp_path):
@@ -327,5 +327,5 @@ def test_it_says_that_a_round_was_given_up(tmp_path):
     world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
     world.link.script.append(lambda: Wait(reason=_UNFIT, about=RoundId(4)))
     world.app().run()
-    (told,) = [event for event in world.events if event.name == "round_refused"]
-    assert (told.round, told.detail) == (4, _UNFIT)
+    (seen,) = [event for event in world.events if event.name == "round_refused"]
+    assert (seen.round, seen.detail) == (4, _UNFIT)

@@ -60,8 +60,8 @@ def of_its_maker_alone(world):
     rows = {"item_embedding": -right.kept["item_embedding"]}
     false = SharedState(MappingProxyType({**right.kept, **rows}), right.holders, right.rest)
     maker, honest = world.puppets[2], make_snapshot(world, 3, false)
-    said = world.membership(maker).report_on(RoundId(3), false, world.rows_after(3))
-    return replace(honest, reports=(said, honest.reports[0]))
+    text = world.membership(maker).report_on(RoundId(3), false, world.rows_after(3))
+    return replace(honest, reports=(text, honest.reports[0]))
 
 
 def of_another_state(world):
@@ -185,7 +185,7 @@ def test_of_very_many_wrong_snapshots_eight_are_looked_at(world):
     played(world)
     fill = iter(range(1000))
     false = make_snapshot(world, 3)
-    world.link.snapshot = lambda *told: replace(false, blob=bytes([next(fill)]) * 64)  # type: ignore[method-assign]
+    world.link.snapshot = lambda *news: replace(false, blob=bytes([next(fill)]) * 64)  # type: ignore[method-assign]
     assert follow(world) == 3
     assert next(fill) == MAX_REFUSED == 8
     assert world.audit().count('"event":"snapshot_refused"') == MAX_REFUSED
@@ -232,9 +232,9 @@ def test_one_member_that_says_it_twice_is_one_member(world):
 def test_the_key_authoritys_word_on_the_round_vouches_for_a_copy(tmp_path):
     world = AuthorityWorld(tmp_path)
     played(world)
-    said = world.rounds[3].published.statement  # type: ignore[union-attr]
-    copy = replace(make_snapshot(world, 3), statement=said, reports=())
-    false = replace(make_snapshot(world, 3, world.shared[2]), statement=said, reports=())
+    text = world.rounds[3].published.statement  # type: ignore[union-attr]
+    copy = replace(make_snapshot(world, 3), statement=text, reports=())
+    false = replace(make_snapshot(world, 3, world.shared[2]), statement=text, reports=())
     world.link.offered, world.link.spare = false, [copy]
     assert follow(world) == 3
     assert "snapshot_taken" in world.event_names()
@@ -328,7 +328,7 @@ def test_after_eight_wrong_copies_it_stops(world):
     crossed(world)
     fill = iter(range(1000))
     good = attested(world)
-    world.link.snapshot = lambda *told: replace(good, blob=bytes([next(fill)]) * 64)  # type: ignore[method-assign]
+    world.link.snapshot = lambda *news: replace(good, blob=bytes([next(fill)]) * 64)  # type: ignore[method-assign]
     with pytest.raises(RefusedError, match="8 snapshots were refused"):
         follow(world)
     assert version(world) == 0

@@ -368,12 +368,12 @@ def about_another_model(world, round_):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "said", [by_a_member, by_another_authority, by_no_party, about_another_model]
+    "text", [by_a_member, by_another_authority, by_no_party, about_another_model]
 )
-def test_no_other_partys_word_is_believed(world, said):
+def test_no_other_partys_word_is_believed(world, text):
     round_ = world.honest_round()
     published: PublishedRound = world.publish(round_)
-    round_.published = replace(published, statement=said(world, round_))
+    round_.published = replace(published, statement=text(world, round_))
     world.link.script.append(Wait)
     with pytest.raises((BadSignature, RefusedError)):
         world.app().run()

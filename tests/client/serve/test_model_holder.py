@@ -250,12 +250,12 @@ def test_answers_are_the_recommenders(name, tmp_path):
         assert answer.status == 200, answer.body
         ids, scores = known.recommend(user, 5)
         assert answer.ids == ids.tolist()
-        said = np.array([item["score"] for item in answer.json["items"]], dtype=np.float32)
-        assert said.tobytes() == scores.tobytes()
+        text = np.array([item["score"] for item in answer.json["items"]], dtype=np.float32)
+        assert text.tobytes() == scores.tobytes()
         rows, trained = learner.local.recommend(shared, silo.users, private, index, 5)
         assert answer.ids == list(silo.catalogue.ids_of(rows))
         # What is the same for all items of a user may be missing.
-        assert np.diff(said) == pytest.approx(np.diff(trained), rel=1e-3, abs=1e-4)
+        assert np.diff(text) == pytest.approx(np.diff(trained), rel=1e-3, abs=1e-4)
     item = ids.tolist()[0]
     similar = ask(application, "/v1/similar", query={"item": item, "n": 3})
     assert similar.ids == known.similar_items(item, 3)[0].tolist()

@@ -33,9 +33,9 @@ class Server:
 
     def __init__(self, process):
         self.process = process
-        said = process.stdout.readline()
-        assert said, process.communicate()[1]
-        self.address: str = json.loads(said)["address"]
+        note = process.stdout.readline()
+        assert note, process.communicate()[1]
+        self.address: str = json.loads(note)["address"]
         self.host, _, port = self.address.partition("://")[2].rpartition(":")
         self.host = self.host.strip("[]")
         self.port = int(port)
@@ -132,14 +132,14 @@ def test_from_an_empty_folder_to_the_second_version(silo):
     # The coordinator named in the settings does not answer.
     with serving(silo) as server:
         assert server.address.startswith("http://127.0.0.1:")
-        status, said = server.ask(f"/v1/recommend?user={silo.user}")
-        assert (status, said["error"]["code"]) == (503, "not_ready")
+        status, note = server.ask(f"/v1/recommend?user={silo.user}")
+        assert (status, note["error"]["code"]) == (503, "not_ready")
         silo.publish(3)
         server.until(3)
         ids, _ = own_recommender(silo.settings).recommend(silo.user, 10)
-        status, said = server.ask(f"/v1/recommend?user={silo.user}")
+        status, note = server.ask(f"/v1/recommend?user={silo.user}")
         assert status == 200
-        assert [item["item_id"] for item in said["items"]] == ids.tolist()
+        assert [item["item_id"] for item in note["items"]] == ids.tolist()
         with PrivateStore(silo.state):
             assert server.ask(f"/v1/recommend?user={silo.user}")[0] == 200
         silo.publish(4)
@@ -180,13 +180,13 @@ def test_every_answer_is_wholly_of_one_version(silo):
 
         def ask_on():
             while not over.is_set():
-                status, said = server.ask(f"/v1/recommend?user={silo.user}&n=20")
+                status, note = server.ask(f"/v1/recommend?user={silo.user}&n=20")
                 if status != 200:
-                    wrong.append(said)
+                    wrong.append(note)
                     continue
-                found = [f"{item['item_id']} {item['score']!r}" for item in said["items"]]
-                if answers.setdefault(said["version"], found) != found:
-                    wrong.append(said)
+                found = [f"{item['item_id']} {item['score']!r}" for item in note["items"]]
+                if answers.setdefault(note["version"], found) != found:
+                    wrong.append(note)
 
         asking = [threading.Thread(target=ask_on) for _ in range(3)]
         for thread in asking:
@@ -205,7 +205,7 @@ def test_every_answer_is_wholly_of_one_version(silo):
 def test_what_others_could_read_is_refused(silo, refused, tmp_path):
     token = tmp_path / "token"
     token.write_text("a" * 32)
-    for words, said in (
+    for words, note in (
         (("--host", "0.0.0.0"), "any machine that reaches it"),
         (("--host", "0.0.0.0", "--token-file", token), "in the clear"),
         (("--host", "0.0.0.0", "--accept-plaintext"), "any machine that reaches it"),
@@ -213,7 +213,7 @@ def test_what_others_could_read_is_refused(silo, refused, tmp_path):
         (("--token-file", token), "chmod 600"),
         (("--token-file", tmp_path / "missing"), "missing"),
     ):
-        assert said in refused(*words)
+        assert note in refused(*words)
     token.chmod(0o600)
     elsewhere = ("--host", "198.51.100.7", "--token-file", token, "--accept-plaintext")
     assert "--host 198.51.100.7 --port 7480 cannot be used" in refused(*elsewhere)
@@ -221,8 +221,8 @@ def test_what_others_could_read_is_refused(silo, refused, tmp_path):
     assert "--host: 'http://127.0.0.1' is not a host" in refused("--host", "http://127.0.0.1")
     assert "--allow-host: 'a:1' is not a host" in refused("--allow-host", "a:1")
     token.write_text("short")
-    said = refused("--token-file", token)
-    assert "letters and digits" in said and "(umask 077 && openssl rand -hex 32 > FILE)" in said
+    note = refused("--token-file", token)
+    assert "letters and digits" in note and "(umask 077 && openssl rand -hex 32 > FILE)" in note
     (silo.folder / "client.toml").write_text('[client]\nstate = "state"\n')
     assert "data.path is missing" in refused()
 

@@ -40,14 +40,14 @@ def silo_of(folder, least, algorithm="fedmf"):
     return silo
 
 
-def served(silo, said=lambda change: None):
+def served(silo, text=lambda change: None):
     """Return a service whose tail counts, whatever the few validation items say."""
 
     def read(*asked):
         users, tail = read_users_apart(*asked)
         return users, replace(tail, weight=4.0)
 
-    holder = ModelHolder(silo.settings, read_users=read, on_change=said)
+    holder = ModelHolder(silo.settings, read_users=read, on_change=text)
     holder.look()
     assert holder.problem is None
     return RecommendationApi(holder, Gate())
@@ -55,8 +55,8 @@ def served(silo, said=lambda change: None):
 
 def test_the_canary_stays_with_its_user(tmp_path):
     """Asked by every way, for every item: another user's rare pair doesn't show."""
-    said = []
-    application = served(silo_of(tmp_path, 3), lambda change: said.append(str(change)))
+    text = []
+    application = served(silo_of(tmp_path, 3), lambda change: text.append(str(change)))
     of_user = ask(application, "/v1/recommend", query={"user": "u09", "n": 100}).ids
     assert LOCAL in of_user
     assert LOCAL in ask(application, "/v1/recommend", query={"history": [BRIDGE], "n": 100}).ids
@@ -71,7 +71,7 @@ def test_the_canary_stays_with_its_user(tmp_path):
             application, "/v1/recommend", query={"user": user, "n": 100, "exclude_seen": "false"}
         ).ids
         assert CANARY not in ids
-    assert " (tail at home: weight 4 for " in said[-1]
+    assert " (tail at home: weight 4 for " in text[-1]
 
 
 def test_without_the_minimum_it_would_show(tmp_path):

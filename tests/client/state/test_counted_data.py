@@ -136,9 +136,9 @@ def test_count_again_one_new_user(tmp_path, name):
     # One came, one has a longer history.
     after = {**before, **people(14, 15)}
     after["user 03"] = [*after["user 03"], 20]
-    with capture_logs() as told:
+    with capture_logs() as seen:
         assert client.counts(after) == counts_of(before)
-    (line,) = [entry for entry in told if entry["event"] == "former counts apply"]
+    (line,) = [entry for entry in seen if entry["event"] == "former counts apply"]
     assert (line["users_that_differ"], line["needed"]) == (2, 10)
     # What is drawn anew in every round is of today's users.
     assert np.array_equal(client.sends("train", after), trained) == (name in EXACT)

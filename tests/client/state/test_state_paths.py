@@ -94,12 +94,12 @@ SAID = {
 def test_a_mistyped_state(world, call, place):
     state = place(world.folder)
     before = files(world.folder)
-    code, said = call("run", "--state", "sate")
+    code, text = call("run", "--state", "sate")
     assert code == 2
     # A terminal breaks lines where it likes.
-    flat = " ".join(said.split())
+    flat = " ".join(text.split())
     assert SAID[place] in flat
-    assert str(state) in "".join(said.split())
+    assert str(state) in "".join(text.split())
     assert "fedrec client identity" in flat
     assert files(world.folder) == before
     assert world.link.calls == []
@@ -113,9 +113,9 @@ def test_keys_are_made_where_that_is_asked_for(world, call, place):
     assert call("identity", "--state", "sate")[0] == 0
     assert (state / KEY_FILE).read_bytes() == made
     # It is in no roster; whoever made its keys by hand carries them to the authority by hand.
-    said = call("run", "--state", "sate")[1]
+    text = call("run", "--state", "sate")[1]
     assert world.link.calls[:2] == ["federation", "catalogue"] and "apply" not in world.link.calls
-    assert "waiting_to_join" in said
+    assert "waiting_to_join" in text
 
 
 @pytest.mark.parametrize("place", [missing, empty], ids=["missing", "empty"])
@@ -145,8 +145,8 @@ def test_who_is_invited_makes_keys_at_the_first_start_and_no_other(world, call, 
     # It is used, and a mistyped folder is one again.
     assert not invitation.exists()
     world.link.calls.clear()
-    code, said = call("run", "--state", "tate", "--set", "client.invitation=a.pem")
-    assert code == 2 and "which does not exist" in " ".join(said.split())
+    code, text = call("run", "--state", "tate", "--set", "client.invitation=a.pem")
+    assert code == 2 and "which does not exist" in " ".join(text.split())
     assert world.link.calls == [] and not (world.folder / "tate").exists()
 
 
@@ -158,8 +158,8 @@ def test_an_invitation_that_does_not_fit_is_named(world, call):
     operator = world.authority.issuer.credentials("operator", "operator")
     write_secret(world.folder / "operator.pem", operator.to_pem())
     for name in ("a.pem", "odd.pem", "operator.pem"):
-        code, said = call("run", "--set", f"client.invitation={name}")
-        assert code == 5 and "client.invitation" in said
+        code, text = call("run", "--set", f"client.invitation={name}")
+        assert code == 5 and "client.invitation" in text
     assert "apply" not in world.link.calls
 
 
@@ -167,8 +167,8 @@ def test_an_invitation_that_does_not_fit_is_named(world, call):
 def test_no_keys_are_made_beside_something_else(world, call, place):
     place(world.folder)
     before = files(world.folder)
-    code, said = call("identity", "--state", "sate")
-    assert code == 2 and "not a client's folder" in " ".join(said.split())
+    code, text = call("identity", "--state", "sate")
+    assert code == 2 and "not a client's folder" in " ".join(text.split())
     assert files(world.folder) == before
 
 
@@ -185,8 +185,8 @@ def test_a_mistyped_data_file(world, call, content):
     """A new client does not apply for users whom it does not find."""
     if content is not None:
         (world.folder / "dat.csv").write_text(content)
-    code, said = call("run", "--data", "dat.csv")
-    assert code == 2 and "dat.csv" in "".join(said.split())
+    code, text = call("run", "--data", "dat.csv")
+    assert code == 2 and "dat.csv" in "".join(text.split())
     assert world.link.calls == ["close"]
     kept = {KEY_FILE, "identity.pub.json", "lock"}
     assert set(os.listdir(world.state)) == kept, "nothing but its own lock is new"
@@ -204,12 +204,12 @@ def test_a_folder_of_another_client(world, call):
     """Its keys say whose it is, even before it was in any run."""
     Identity.create("hospital-b").save(world.folder / "sate")
     before = files(world.folder)
-    code, said = call("run", "--state", "sate", "--set", "client.label=hospital-a")
+    code, text = call("run", "--state", "sate", "--set", "client.label=hospital-a")
     assert code == 2
-    flat = " ".join(said.split())
+    flat = " ".join(text.split())
     assert "'hospital-b'" in flat and "client.label is 'hospital-a'" in flat
     assert "client.state" in flat and "--state" in flat
-    assert str(world.folder / "sate") in "".join(said.split())
+    assert str(world.folder / "sate") in "".join(text.split())
     assert files(world.folder) == before
     assert world.link.calls == []
 
@@ -225,8 +225,8 @@ def test_what_another_client_took_part_with(world, call, mistyped):
         state = world.folder / "sate"
         world.state.rename(state)
     kept, world.link.calls[:] = (state / KEY_FILE).read_bytes(), []
-    code, said = call("run", "--state", state.name, "--data", "other.csv")
-    flat = " ".join(said.split())
+    code, text = call("run", "--state", state.name, "--data", "other.csv")
+    flat = " ".join(text.split())
     assert code != 0 and "users changed" in flat
     assert "--state" in flat and "--data" in flat
     assert (state / KEY_FILE).read_bytes() == kept
@@ -236,17 +236,17 @@ def test_what_another_client_took_part_with(world, call, mistyped):
 def test_a_new_run_is_not_applied_for_without_data(world, call):
     assert call("run")[0] == 0
     world.link.calls.clear()
-    code, said = call("run", "--new-run", "--data", "dat.csv")
-    assert code == 2 and "dat.csv" in "".join(said.split())
+    code, text = call("run", "--new-run", "--data", "dat.csv")
+    assert code == 2 and "dat.csv" in "".join(text.split())
     assert world.link.calls == ["close"]
 
 
 def test_a_client_says_where_it_works(world, call):
-    code, said = call("run")
+    code, text = call("run")
     assert code == 0
-    flat = "".join(said.split())
+    flat = "".join(text.split())
     assert f"clientid{world.identity.client_id[:16]}" in flat
     assert f"state{world.state}," in flat
     assert f"data{world.folder / 'data.csv'}" in flat
-    told = [said.index(name) for name in ("starting", "preparing", "prepared", "joined")]
-    assert told == sorted(told)
+    seen = [text.index(name) for name in ("starting", "preparing", "prepared", "joined")]
+    assert seen == sorted(seen)

@@ -259,10 +259,10 @@ def test_computed_values_of_another_type_are_refused(kind):
     n_bytes = {"F8_E4M3": 8}.get(kind, 16)
     tensor = {"dtype": kind, "shape": [4, 2], "data_offsets": [0, n_bytes]}
     header = json.dumps({"item_embedding": tensor}).encode()
-    told = len(header).to_bytes(8, "little") + header + bytes(n_bytes)
+    seen = len(header).to_bytes(8, "little") + header + bytes(n_bytes)
     with pytest.raises(ProtocolError, match="server computed"):
         parts_of_publication(
-            server, server.initial_shared(), b"sum" + told + len(told).to_bytes(8, "little")
+            server, server.initial_shared(), b"sum" + seen + len(seen).to_bytes(8, "little")
         )
 
 

@@ -267,7 +267,7 @@ def test_a_subspace_in_which_decay_overshoots_is_said():
         update=UpdateSettings(structure="colr", rank=4), n_items=1682, n_rounds=100,
         minimum_item_users=1, minimum_clients=3,
     )  # fmt: skip
-    (said,) = FedRAP.about.advice.warnings(at)
-    assert "2.82843 times as fast" in said
+    (text,) = FedRAP.about.advice.warnings(at)
+    assert "2.82843 times as fast" in text
     wider = replace(at, update=UpdateSettings(structure="colr", rank=8))
     assert FedRAP.about.advice.warnings(wider) == []

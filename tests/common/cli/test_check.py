@@ -197,5 +197,5 @@ def test_the_key_authority_is_explained(fedrec, settings_file):
     assert "honest but curious" in shared and "may differ by one client's update" in shared
     masked = " ".join(fedrec(*asked, "--set", "protection.name=masks", "--json").json["warnings"])
     assert "key authority alone" not in masked and "same secret key" not in masked
-    told = fedrec("check", "--explain", "protection.key_holder").out
-    assert "members" in told and "authority" in told
+    seen = fedrec("check", "--explain", "protection.key_holder").out
+    assert "members" in seen and "authority" in seen

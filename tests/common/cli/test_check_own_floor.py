@@ -57,9 +57,9 @@ def test_a_simulations_clients_each_compare_with_their_own_users():
 
 
 def test_a_single_user_is_told_why_there_is_no_floor():
-    (_, (name, told)) = HeldRows.of(split(1, 1, n_users=1), 2, 1).table(1)
+    (_, (name, seen)) = HeldRows.of(split(1, 1, n_users=1), 2, 1).table(1)
     assert name == "client.minimum_own_item_users"
-    assert told == "1 is recommended: a client of one user can't have a floor. The setting is 1"
+    assert seen == "1 is recommended: a client of one user can't have a floor. The setting is 1"
 
 
 def test_check_recommends_a_floor_and_counts_on_what_is_set(fedrec, settings_file):

@@ -177,10 +177,10 @@ def test_943_clients_of_one_user_are_priced():
     # Every client fetches the sum: every place once, and its index.
     assert found.down_bytes == opening["sum_bytes"]
     assert 0 < found.down_bytes - 1792 * 32 * 772 < 10 * 768 + 44
-    told = warnings_for(paper_topk(), n_items=1682)
-    assert any("indices are not" in warning and "indices`" in warning for warning in told)
-    assert any("--accept-exposure" in warning for warning in told)
-    assert not any("rounds.report_seconds" in warning for warning in told)
+    seen = warnings_for(paper_topk(), n_items=1682)
+    assert any("indices are not" in warning and "indices`" in warning for warning in seen)
+    assert any("--accept-exposure" in warning for warning in seen)
+    assert not any("rounds.report_seconds" in warning for warning in seen)
 
 
 def test_pair_counts_are_priced_and_said_to_be_disclosed(fedrec, ease_file):
@@ -194,10 +194,10 @@ def test_pair_counts_are_priced_and_said_to_be_disclosed(fedrec, ease_file):
     assert found["price"]["upload_bytes"] == chosen["message_bytes"]
     assert found["price"]["download_bytes"] // 4 - values in range(100)
     assert found["price"]["n_rounds"] == 6
-    told = " ".join(found["warnings"])
-    assert "discloses to every client, exactly" in told
-    assert "This includes small counts" in told
-    assert "rounds.minimum_clients (now 3)" in told
+    seen = " ".join(found["warnings"])
+    assert "discloses to every client, exactly" in seen
+    assert "This includes small counts" in seen
+    assert "rounds.minimum_clients (now 3)" in seen
     out = fedrec("check", ease_file, "--items", 1682).out
     assert "upload" in out
     assert "This includes small counts" in out

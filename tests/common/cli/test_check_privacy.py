@@ -36,9 +36,9 @@ def test_privacy_is_priced(fedrec, settings_file):
     assert found["deviation"] == pytest.approx(2.0, rel=1e-4)
     assert found["deviation_of_mean"] == pytest.approx(0.2, rel=1e-4)
     assert any("The budget pays for 5 of 9 training rounds" in w for w in outcome.json["warnings"])
-    told = fedrec("check", settings_file, *values).out
-    assert "How well sums hide a single user" in told and "No amplification" in told
-    assert "against the coordinator" in told and "and one client with it" in told
+    seen = fedrec("check", settings_file, *values).out
+    assert "How well sums hide a single user" in seen and "No amplification" in seen
+    assert "against the coordinator" in seen and "and one client with it" in seen
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ def test_both_commands_refuse_alike(
     assert (simulated.code == 0) == (case == "nothing")
     assert checked.code == simulated.code
 
-    def refusal(said: str) -> list[str]:
-        lines = [line for line in said.splitlines() if not line.startswith(("warning:", "data:"))]
+    def refusal(text: str) -> list[str]:
+        lines = [line for line in text.splitlines() if not line.startswith(("warning:", "data:"))]
         return [line for line in lines if not line.startswith("  As in: ")]
 
     if checked.code:
@@ -110,8 +110,8 @@ def test_ray_is_refused_if_it_is_missing_and_warned_of_if_it_does_not_pay(
 
 def test_the_price_is_shown_before_the_refusal(fedrec, settings_file):
     given = ("--set", "federation.maximum_users=16")
-    told = fedrec("check", settings_file, *given)
-    assert "upload, at most" in told.out
+    seen = fedrec("check", settings_file, *given)
+    assert "upload, at most" in seen.out
     found = fedrec("check", settings_file, *given, "--json")
     assert found.code == found.json["exit_code"] == 2
     assert found.json["price"]["n_items"] == 30
@@ -120,18 +120,18 @@ def test_the_price_is_shown_before_the_refusal(fedrec, settings_file):
 
 
 def test_several_refusals_are_all_told(fedrec, exposed_file):
-    told = fedrec("check", exposed_file, "--set", "federation.minimum_item_users=25")
-    assert told.code == 5
-    assert "refused, too: The data set is too small" in told.out
+    seen = fedrec("check", exposed_file, "--set", "federation.minimum_item_users=25")
+    assert seen.code == 5
+    assert "refused, too: The data set is too small" in seen.out
     accepted = ("--set", "federation.minimum_item_users=2", "--accept-exposure")
     assert fedrec("check", exposed_file, *accepted).code == 0
 
 
 def test_a_clients_own_data_is_not_the_whole_federation(fedrec, settings_file):
     party = ("--set", "client.invitation=invitation.pem")
-    told = fedrec("check", settings_file, *party)
-    assert told.code == 0
-    assert "with this data alone, no rows would be trained" in told.out
+    seen = fedrec("check", settings_file, *party)
+    assert seen.code == 0
+    assert "with this data alone, no rows would be trained" in seen.out
     rare = fedrec("check", settings_file, *party, "--set", "data.minimum_item_interactions=2")
     assert rare.code == 2
     assert "a client cannot count" in rare.err

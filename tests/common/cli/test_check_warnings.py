@@ -142,11 +142,11 @@ def test_masks_say_what_keeps_four_bytes_a_value():
     assert "or federation" not in many, "2^28 x 2^4 is 2^32: no grid is coarse enough"
 
 
-@pytest.mark.parametrize(("name", "said"), [("ckks", 1), ("bfv", 0), ("paillier", 0)])
-def test_what_a_sum_without_tags_rests_on_is_said(name, said):
+@pytest.mark.parametrize(("name", "note"), [("ckks", 1), ("bfv", 0), ("paillier", 0)])
+def test_what_a_sum_without_tags_rests_on_is_said(name, note):
     plan = plan_of(protection={"name": name, "key_holder": "authority"})
     assert (
-        sum("all clients are assumed to be honest" in text for text in warnings_for(plan)) == said
+        sum("all clients are assumed to be honest" in text for text in warnings_for(plan)) == note
     )
 
 

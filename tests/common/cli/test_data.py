@@ -65,10 +65,10 @@ def cells(out: str) -> dict[str, str]:
 def test_describe_says_how_it_read_a_file_and_what_it_ignored(fedrec, tmp_path):
     path = tmp_path / "when.csv"
     path.write_text(DAYS.format(*["2024-01-01"] * 3))
-    told = fedrec("data", "describe", path)
-    assert "1 of 3 rows was left out:" in told.err
-    assert told.out.splitlines()[0] == f"{path}, read as csv with semicolons between fields"
-    assert cells(told.out) == {
+    seen = fedrec("data", "describe", path)
+    assert "1 of 3 rows was left out:" in seen.err
+    assert seen.out.splitlines()[0] == f"{path}, read as csv with semicolons between fields"
+    assert cells(seen.out) == {
         "columns": "user from user, item from item, rating from rating",
         "columns ignored": "shop, when",
         "rows": "3",
@@ -82,7 +82,7 @@ def test_describe_says_how_it_read_a_file_and_what_it_ignored(fedrec, tmp_path):
         "items with fewer than 10 users": "2",
         "times": "none",
     }
-    assert "looks like times and is ignored. To read it, add --timestamp-column when" in told.out
+    assert "looks like times and is ignored. To read it, add --timestamp-column when" in seen.out
     found = fedrec("data", "describe", path, "--json").json
     columns = {"user": "user", "item": "item", "rating": "rating", "timestamp": None}
     assert (found["columns"], found["ignored_columns"]) == (columns, ["shop", "when"])
@@ -110,8 +110,8 @@ def test_a_column_of_times_without_a_name_is_proposed(fedrec, tmp_path, written,
     asked = fedrec("data", "describe", path, "--json").json["proposed"]
     assert {f"--{name.replace('_', '-')}": value for name, value in asked.items()} == options
     assert cells(fedrec("data", "describe", path, *flags).out)["times"] == times
-    told = fedrec("data", "import", path, "--into", tmp_path / "out").err
-    assert f"looks like times. Read it with {shlex.join(flags)}" in told
+    seen = fedrec("data", "import", path, "--into", tmp_path / "out").err
+    assert f"looks like times. Read it with {shlex.join(flags)}" in seen
     settings = tmp_path / "run.toml"
     settings.write_text(f'[data]\npath = "{path}"\n')
     assert 'data.timestamp_column = "when"' in fedrec("check", settings).err
@@ -142,9 +142,9 @@ def test_of_many_columns_those_are_looked_at_first_whose_names_tell(fedrec, tmp_
     path.write_text(
         f"user,item,{','.join(others)},visited_when\na,x,{','.join(others)},1971-05-01\n"
     )
-    told = fedrec("data", "describe", path).out
-    assert cells(told)["columns ignored"] == ", ".join(others[:10]) + " and 31 more"
-    assert "To read it, add --timestamp-column visited_when" in told
+    seen = fedrec("data", "describe", path).out
+    assert cells(seen)["columns ignored"] == ", ".join(others[:10]) + " and 31 more"
+    assert "To read it, add --timestamp-column visited_when" in seen
     read = fedrec("data", "describe", path, "--timestamp-column", "visited_when").out
     assert cells(read)["times"] == "1971-05-01T00:00:00Z to 1971-05-01T00:00:00Z"
 
@@ -249,22 +249,22 @@ def test_what_was_left_out_is_counted_and_what_is_doubtful_is_named(fedrec, tmp_
     rows = [f"guest,i{n},0" for n in range(20)] + [f"{n},{n},{1300000000 + n}" for n in range(9)]
     rows += ["1.0,x,1300000000", "user,item,time", "NULL,x,5", "a,x,\\N", "b"]
     path.write_text("user,item,time\n" + "".join(f"{row}\n" for row in rows))
-    told = fedrec("data", "describe", path)
-    assert "3 of 34 rows were left out (1 without a user or an item, 1 the header):" in told.err
-    assert f"{path}:32: the header again" in told.err
-    assert "data: the user 'guest' has 20 of 31 rows. " in told.err
-    assert "data: users written both as 1 and as 1.0, each of which counts as two: 1." in told.err
-    assert "data: 20 of 31 rows have the time 0, which counts as the oldest" in told.err
+    seen = fedrec("data", "describe", path)
+    assert "3 of 34 rows were left out (1 without a user or an item, 1 the header):" in seen.err
+    assert f"{path}:32: the header again" in seen.err
+    assert "data: the user 'guest' has 20 of 31 rows. " in seen.err
+    assert "data: users written both as 1 and as 1.0, each of which counts as two: 1." in seen.err
+    assert "data: 20 of 31 rows have the time 0, which counts as the oldest" in seen.err
     found = fedrec("data", "describe", path, "--json").json
     counts = ("n_rows", "n_bad", "n_without_id", "n_headers", "n_below_rating")
     assert [found[name] for name in counts] == [34, 3, 1, 1, 0]
     assert (found["n_zero_timestamps"], found["interactions_without_time"]) == (20, 1)
     settings = tmp_path / "run.toml"
     settings.write_text(f'[data]\npath = "{path}"\n')
-    told = fedrec("check", settings)
-    assert "left out (1 without a user or an item, 1 the header), the first in line 32" in told.err
-    assert "one user has 20 of 31 rows" in told.err
-    assert "guest" not in told.err
+    seen = fedrec("check", settings)
+    assert "left out (1 without a user or an item, 1 the header), the first in line 32" in seen.err
+    assert "one user has 20 of 31 rows" in seen.err
+    assert "guest" not in seen.err
     refused = fedrec("data", "import", path, "--into", tmp_path / "out", "--strict")
     assert (refused.code, "Line 32: the header again." in refused.err) == (2, True)
 

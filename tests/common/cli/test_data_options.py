@@ -19,8 +19,8 @@ from .test_proposed_commands import proposed_by, readings_of
 def test_flags_are_the_settings(fedrec):
     assert set(DATA_FLAGS) | {"path", "catalogue"} == set(DataSettings.model_fields)
     for command in ("import", "describe"):
-        said = fedrec("data", command, "--help").out
-        assert all(f"--{name.replace('_', '-')}" in said for name in DATA_FLAGS), command
+        text = fedrec("data", command, "--help").out
+        assert all(f"--{name.replace('_', '-')}" in text for name in DATA_FLAGS), command
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_a_flag_of_other_commands_is_refused_with_what_says_it_now(fedrec, comma
 
 
 def test_every_layout_is_in_the_help(fedrec):
-    said = fedrec("data", "describe", "--help").out.split("--separator")[0]
-    shown = re.sub(r"\W+(?=\s)|│", " ", said).split()
+    text = fedrec("data", "describe", "--help").out.split("--separator")[0]
+    shown = re.sub(r"\W+(?=\s)|│", " ", text).split()
     assert set(READERS) <= set(shown)
 
 
@@ -95,12 +95,12 @@ def test_a_setting_and_a_flag_go_before_the_description(fedrec, tmp_path, descri
     columns = fedrec("check", path, "--set", "data.minimum_rating=", "--set", "data.columns=")
     assert columns.code == 2
     assert "--set data.columns=" in columns.err
-    told = fedrec("data", "describe", described_file, "--minimum-rating", "6")
-    assert "None of the" in told.err
+    seen = fedrec("data", "describe", described_file, "--minimum-rating", "6")
+    assert "None of the" in seen.err
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "text"),
     [
         ("separator = 'comma\n", "odd.csv.gz.data.toml:1: invalid TOML"),
         ("seperator = 'comma'\n", "odd.csv.gz.data.toml:1: seperator is none of layout, columns"),
@@ -108,11 +108,11 @@ def test_a_setting_and_a_flag_go_before_the_description(fedrec, tmp_path, descri
         ("path = 'x'\n", "path is none of layout"),
     ],
 )
-def test_a_description_that_says_nonsense_is_refused(fedrec, odd_file, content, said):
+def test_a_description_that_says_nonsense_is_refused(fedrec, odd_file, content, text):
     odd_file.with_name("odd.csv.gz.data.toml").write_text(content)
     refused = fedrec("data", "describe", odd_file)
     assert refused.code == 2
-    assert said in refused.err
+    assert text in refused.err
 
 
 def test_other_commands_propose_to_say_it_once(fedrec, tmp_path, interactions_file):
@@ -198,8 +198,8 @@ def test_a_client_with_data_of_its_own_reads_as_the_federation_says(
     assert made.code == 0, made.err
     whole = settings.read_text()
     for minimum, code in ((3, 2), (1, 0)):
-        said = f"[data]\nminimum_rating = 4.0\nminimum_item_interactions = {minimum}\n"
-        settings.write_text(re.sub(r"(?m)^\[data\].*\n", said, whole))
+        text = f"[data]\nminimum_rating = 4.0\nminimum_item_interactions = {minimum}\n"
+        settings.write_text(re.sub(r"(?m)^\[data\].*\n", text, whole))
         made = fedrec(*command)
         assert made.code == code, made.err
         assert ("a client cannot count the users of other clients" in made.err) == bool(code)
@@ -225,8 +225,8 @@ def test_values_that_settings_refuse_are_refused_as_flags(fedrec, interactions_f
 def test_describe_says_that_held_out_items_are_random(fedrec, tmp_path, interactions_file):
     path = tmp_path / "v.csv"
     path.write_text("user,item\na,x\na,y\n")
-    told = fedrec("data", "describe", path)
-    assert "has no times, so held-out items are random" in told.out
+    seen = fedrec("data", "describe", path)
+    assert "has no times, so held-out items are random" in seen.out
     assert fedrec("data", "describe", path, "--json").json["interactions_without_time"] == 2
     assert "no times" not in fedrec("data", "describe", interactions_file).out
     leave = fedrec("data", "describe", interactions_file, "--timestamp-format", "none")
@@ -238,8 +238,8 @@ def test_minimums_are_a_core_and_counted(fedrec, tmp_path):
     path = tmp_path / "v.csv"
     path.write_text("user,item\na,x\nb,x\na,w\nb,w\nc,y\nc,z\nb,y\n")
     flags = ("--minimum-interactions", 2, "--minimum-item-interactions", 2)
-    told = fedrec("data", "import", path, "--into", tmp_path / "out", *flags)
-    assert told.code == 0
-    assert "1 of 3 users, 2 of 4 items, 3 of 7 rows" in told.err
+    seen = fedrec("data", "import", path, "--into", tmp_path / "out", *flags)
+    assert seen.code == 0
+    assert "1 of 3 users, 2 of 4 items, 3 of 7 rows" in seen.err
     kept = (tmp_path / "out" / "interactions.csv").read_text().splitlines()
     assert kept == ["user_id,item_id,timestamp", "a,w,", "a,x,", "b,w,", "b,x,"]

@@ -162,8 +162,8 @@ def test_show_tells_no_secret(fedrec, tmp_path, keys):
 @pytest.mark.parametrize("settings_file", ["none"], indirect=True)
 def test_the_coordinator_gets_a_new_certificate_for_other_names(fedrec, keys):
     before = Credentials.load(keys / "coordinator.pem", "it")
-    told = fedrec("keys", "rotate", "--host", "10.0.0.7", "--into", keys)
-    assert told.code == 0 and f"Copy {keys / 'coordinator.pem'} to the coordinator" in told.out
+    seen = fedrec("keys", "rotate", "--host", "10.0.0.7", "--into", keys)
+    assert seen.code == 0 and f"Copy {keys / 'coordinator.pem'} to the coordinator" in seen.out
     after = Credentials.load(keys / "coordinator.pem", "it")
     assert after.issuer == before.issuer and after.private_key != before.private_key
     names = load_pem_x509_certificate(after.certificate).extensions

@@ -150,12 +150,12 @@ def test_an_ipv6_address_of_a_kit_has_brackets(tmp_path, monkeypatch):
 
 def test_rates_have_the_protocol_and_what_is_to_be_said_of_it(fedrec, call, admin):
     unknown = "sampled (?): whether this flatters every method is not known"
-    for said, shown in (
+    for note, shown in (
         ({"protocol": "full", "caution": ""}, "full"),
         ({"protocol": "sampled"}, unknown),
         ({"protocol": "sampled", "caution": "It flatters."}, "sampled (!): It flatters."),
     ):
-        admin[0].measured_under = said
+        admin[0].measured_under = note
         assert f"\nprotocol    {shown}" in fedrec("status", *call).out
         first, *events = fedrec("watch", *call).out.splitlines()
         assert first.startswith(f"HR and NDCG are measured under {shown}")
@@ -184,8 +184,8 @@ def test_what_each_client_does(fedrec, call, admin):
     assert [line.split("  ")[0] for line in lines] == [
         "hospital-b", "hospital [31m-c", "hospital-d", "hospital-a",
     ]  # fmt: skip
-    told = [[cell for cell in line.split("  ") if cell.strip()] for line in lines]
-    assert [cell.strip() for cell in told[0][1:]] == [
+    seen = [[cell for cell in line.split("  ") if cell.strip()] for line in lines]
+    assert [cell.strip() for cell in seen[0][1:]] == [
         "stopped", "12 s ago", "0.1.0", "1", "round 1", "2 KiB",
     ]  # fmt: skip
     assert "can't start" in lines[1] and lines[1].endswith("error [data] The data cannot be used")
@@ -238,8 +238,8 @@ def test_a_round_that_waits_for_the_key_authority():
     status.authority_heard = before.timestamp()
     assert status_rows(RunStatus.of(status))[-1][1] == f"{waits} on {before:%Y-%m-%d}"
     status.authority_heard = 0.0
-    told = status_rows(RunStatus.of(status))[-1][1]
-    assert told.endswith("the key authority, not heard since the coordinator started")
+    seen = status_rows(RunStatus.of(status))[-1][1]
+    assert seen.endswith("the key authority, not heard since the coordinator started")
     status.waits_for = "its newest folder: south reports round 9"
     problem = ("problem", "waits for its newest folder: south reports round 9")
     assert problem in status_rows(RunStatus.of(status)), "also while a round goes on"
@@ -284,7 +284,7 @@ def test_an_operators_file_that_does_not_fit_is_named(fedrec, admin, tmp_path):
 def test_no_answer_or_one_of_another_federation(fedrec, call, tmp_path):
     """gRPC has nothing to say on the terminal, and the remedy is about what an operator gave."""
     write_secret(tmp_path / "theirs.pem", credentials("operator", of="theirs").to_pem())
-    for command, told in (
+    for command, seen in (
         (("status", "127.0.0.1:1", *call[1:]), "127.0.0.1:1: Connection refused"),
         (
             ("stop", call[0], "--operator", tmp_path / "theirs.pem"),
@@ -297,7 +297,7 @@ def test_no_answer_or_one_of_another_federation(fedrec, call, tmp_path):
     ):
         failed = fedrec(*command)
         assert failed.code == 3
-        said, remedy = failed.err.splitlines()
-        assert said.startswith(f"error [unreachable]: {told}")
+        note, remedy = failed.err.splitlines()
+        assert note.startswith(f"error [unreachable]: {seen}")
         assert "address" in remedy or "--operator" in remedy
         assert "client." not in failed.err

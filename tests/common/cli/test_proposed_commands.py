@@ -282,7 +282,7 @@ def test_import_without_a_folder_proposes_one(fedrec, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("content", "flags", "said"),
+    ("content", "flags", "text"),
     [
         (
             "# exported\nuser,item\na,x\n",
@@ -301,12 +301,12 @@ def test_import_without_a_folder_proposes_one(fedrec, tmp_path, monkeypatch):
         (_DAYS.format("1/2/2021", "2/1/2021"), "", "written as %d/%m/%Y or as %m/%d/%Y: choose"),
     ],
 )
-def test_what_is_wrong_is_named(fedrec, tmp_path, content, flags, said):
+def test_what_is_wrong_is_named(fedrec, tmp_path, content, flags, text):
     path = tmp_path / "v.csv"
     path.write_text(content)
     refused = fedrec("data", "describe", path, *flags.split())
     assert refused.code == 2
-    assert re.search(said, refused.err, re.DOTALL), refused.err
+    assert re.search(text, refused.err, re.DOTALL), refused.err
 
 
 _ROWS = "".join(f"{n % 4}\t{n % 5}\t5\t{875072688 + n}\n" for n in range(20))

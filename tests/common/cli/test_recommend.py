@@ -137,14 +137,14 @@ def test_unknown_items_name_the_flag_and_the_line(fedrec, run, tmp_path):
     chosen = tmp_path / "chosen.txt"
     chosen.write_text("b1\nzz\n")
     for flag in ("--exclude", "--candidates"):
-        for given, said in (
+        for given, text in (
             (f"@{chosen}", f"{flag} @{chosen}, line 2"),
             ("zz", f"{flag} zz"),
             (f"@{tmp_path}", "cannot be read"),
         ):
             found = fedrec("recommend", run, "--history", "a0", flag, given)
             assert found.code == 2
-            assert said in found.err
+            assert text in found.err
     found = fedrec("recommend", run, "--similar", "zz")
     assert (found.code, "--similar zz" in found.err) == (2, True)
     both = fedrec("recommend", run, "--similar", "a0", "--user", "anna")

@@ -19,7 +19,7 @@ GONE = (
 
 
 @pytest.mark.parametrize(
-    ("shell", "code", "told"),
+    ("shell", "code", "seen"),
     [
         ("{fedrec} data describe data.csv >&-", 1, CLOSED),
         ("{fedrec} --help >&-", 1, CLOSED),
@@ -34,7 +34,7 @@ GONE = (
         ("{fedrec} data describe data.csv >&- 2>&-", 1, ""),
     ],
 )
-def test_it_ends_with_one_line_and_a_documented_code(tmp_path, shell, code, told):
+def test_it_ends_with_one_line_and_a_documented_code(tmp_path, shell, code, seen):
     lines = [f"u{n % 4},i{n}" for n in range(12)]
     (tmp_path / "data.csv").write_text("\n".join(["user,item", *lines, ""]))
     done = subprocess.run(
@@ -46,5 +46,5 @@ def test_it_ends_with_one_line_and_a_documented_code(tmp_path, shell, code, told
         check=False,
         timeout=60,
     )
-    assert (done.returncode, done.stderr, done.stdout) == (code, told, "")
+    assert (done.returncode, done.stderr, done.stdout) == (code, seen, "")
     assert [path.name for path in tmp_path.iterdir()] == ["data.csv"]

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command import SMALL, sets
 from world.rounds import EXACT, KINDS
 
 from fedrec.cluster.engine import engine_of
@@ -46,7 +47,8 @@ class TroubledWorker(ShardWorker):
 
     def train(self, told, tables, tasks, own):
         found = super().train(told, tables, tasks, own)
-        if (self._orders / f"full-{self._node}").exists():
+        if (self._orders / "full").exists():
+            (self._orders / f"full-{self._node}").touch()
             found.own["too much"] = np.zeros(2 * STORE_BYTES, np.uint8)
         return found
 
@@ -284,10 +286,14 @@ def test_a_killed_worker_is_replaced(pair, play, plan_of, same, alone, folder):
 
 @LONG
 def test_a_full_disk_is_told_by_its_node(pair, play, plan_of, folder, places):
-    (folder / "full-second").touch()
-    with pytest.raises(StorageError, match=f"Node {places[1][1]} .*no room.*disk.*--temp-dir"):
+    # A worker that was replaced may be on either node.
+    (folder / "full").touch()
+    with pytest.raises(StorageError, match=r"no room.*disk.*--temp-dir") as caught:
         play(learner_of(plan_of(), pair), (2,))
-    (folder / "full-second").unlink()
+    (folder / "full").unlink()
+    (ip,) = re.findall(r"Node (\S+) of", caught.value.message)
+    name = {places[0][1]: "head", places[1][1]: "second"}[ip]
+    assert (folder / f"full-{name}").exists()
 
 
 @HOURS
@@ -334,6 +340,44 @@ def test_each_gpu_has_a_worker(executor_with, play, plan_of, same, alone, monkey
     with pytest.raises(SettingsError, match="has 2 GPUs"):
         executor_with(3)._connect(torch.device("cpu"))
     executor.close()
+
+
+@HOURS
+def test_a_killed_run_resumes_to_the_same_bytes(address, fedrec, settings_file, tmp_path):
+    given = sets(*SMALL, "rounds.total=5")
+    on_ray = [*given, *sets("client.engine=ray", f"client.ray_address={address}")]
+    alone = fedrec("simulate", settings_file, *given)
+    model = Path(alone.out.splitlines()[-1], "model.safetensors").read_bytes()
+    before = set((tmp_path / "runs").iterdir())
+    code = (
+        "import os, signal, sys\n"
+        "from fedrec.cli.main import main\n"
+        "from fedrec.cluster.ray_executor import RayExecutor\n"
+        "from fedrec_lab.simulation import runner\n"
+        "results = RayExecutor._results\n"
+        "runner._SECONDS_BETWEEN_CHECKPOINTS = 0.0\n"
+        "calls = []\n"
+        "def dying(executor, shards, call):\n"
+        "    calls.append(call.__qualname__)\n"
+        "    for found in results(executor, shards, call):\n"
+        "        if calls.count('RayExecutor.train.<locals>.call') == 3:\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        yield found\n"
+        "RayExecutor._results = dying\n"
+        "main(sys.argv[1:])\n"
+    )
+    died = subprocess.run(
+        [sys.executable, "-c", code, "simulate", settings_file, *on_ray],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    (run,) = set((tmp_path / "runs").iterdir()) - before
+    assert not (run / "model.safetensors").exists()
+    rounds = (run / "rounds.jsonl").read_text().splitlines()
+    assert len(rounds) >= 2
+    resumed = fedrec("simulate", settings_file, *on_ray, "--resume", run)
+    assert resumed.code == 0, resumed.err
+    assert (run / "model.safetensors").read_bytes() == model
 
 
 @HOURS

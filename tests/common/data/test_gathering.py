@@ -85,20 +85,20 @@ def test_a_file_whose_every_text_is_quoted_is_asked_about(tmp_path, separator, h
     path = tmp_path / "v.txt"
     top = [['"user"', '"item"', '"rating"', '"time"']] if header else []
     path.write_text(as_text(top + rows, separator))
-    told = {} if header else {"columns": "user,item,rating,timestamp"}
+    seen = {} if header else {"columns": "user,item,rating,timestamp"}
     with pytest.raises(DataError, match="is in quotation marks") as error:
-        read_interactions(path, Reading(**told))
+        read_interactions(path, Reading(**seen))
     assert "--quotes (data.quotes) = fields" in error.value.remedy
     assert "--quotes (data.quotes) = none" in error.value.remedy
     assert error.value.options == {}
-    found, _ = read(path, quotes="fields", **told)
+    found, _ = read(path, quotes="fields", **seen)
     assert [row[:2] for row in found] == [("1", "x")] * 2 + [("2", f'a {separator} "b"')]
-    found, report = read(path, quotes="none", **told)
+    found, report = read(path, quotes="none", **seen)
     assert [row[:2] for row in found] == [("1", '"x"')] * 2
     assert [bad.reason for bad in report.bad_rows] == ["5 fields, expected 4"]
     # One text without marks is enough to know that they mean nothing.
     path.write_text(as_text([*top, *rows, ["3", "y", "1", "2021-01-01"]], separator))
-    assert len(read(path, **told)[0]) == 3
+    assert len(read(path, **seen)[0]) == 3
 
 
 def test_numbers_under_a_quoted_header_between_tabs(tmp_path):
@@ -124,14 +124,14 @@ def test_a_field_that_spans_lines_is_refused_with_its_line(
     path = tmp_path / "v.csv"
     for top in ([["user", "item", "title"]], []):
         path.write_text(as_text(top + rows, separator))
-        told = {} if top else {"columns": "user,item,-"}
+        seen = {} if top else {"columns": "user,item,-"}
         with pytest.raises(DataError, match=f"line {4 + len(top)}, has a quotation mark") as error:
-            read(path, **told)
+            read(path, **seen)
         assert "--quotes (data.quotes) = none" in error.value.remedy
-        assert len(read(path, quotes="none", **told)[0]) == 9
+        assert len(read(path, quotes="none", **seen)[0]) == 9
     if second is None:
         with pytest.raises(DataError, match="line 4, has a quotation mark"):
-            read(path, quotes="lines", **told)
+            read(path, quotes="lines", **seen)
 
 
 def test_an_open_quotation_mark_in_a_header_or_in_the_last_line(tmp_path):
@@ -223,8 +223,8 @@ def test_files_that_were_joined_with_their_marks(tmp_path, encoding, separator):
     one = as_text([["user", "item"], ["ü", "x"], ["b", "y"]], separator).encode(encoding)
     path = tmp_path / "v.txt"
     path.write_bytes(one + one)
-    told = {} if "-le" not in encoding and encoding != "latin-1" else {"encoding": encoding}
-    found, report = read(path, **told)
+    seen = {} if "-le" not in encoding and encoding != "latin-1" else {"encoding": encoding}
+    found, report = read(path, **seen)
     assert [row[:2] for row in found] == [("ü", "x"), ("b", "y")] * 2
     assert (report.n_bad, report.n_headers) == (1, 1)
 

@@ -47,25 +47,25 @@ def test_a_call_that_failed_is_no_long_poll_when_it_is_repeated(world, monkeypat
 
 def test_a_trouble_is_told_once_and_counted(world):
     """Not for ever, as whoever listens would hear it."""
-    said = [Unreachable("no answer")] * 4 + [StorageError("full")] * 2 + [Unreachable("no answer")]
-    left = list(said)
+    text = [Unreachable("no answer")] * 4 + [StorageError("full")] * 2 + [Unreachable("no answer")]
+    left = list(text)
 
     def fail(name: str) -> None:
         if left:
             raise left.pop(0)
 
     world.link.before = fail
-    stop, told, counted = StopSwitch(), list[str](), list[int]()
+    stop, seen, counted = StopSwitch(), list[str](), list[int]()
     waiting = Backoff(stop, sleep=lambda seconds: None, jitter=lambda: 0.5)
     link = patient_link(
         world.link,
         Meter(),
         waiting,
-        lambda e: told.append(e.message),
+        lambda e: seen.append(e.message),
         on_answer=counted.append,
     )
     link.federation(world.identity.client_id)
-    assert told == ["no answer", "full", "no answer"] and counted == [7]
+    assert seen == ["no answer", "full", "no answer"] and counted == [7]
     link.federation(world.identity.client_id)
     assert counted == [7]
 
@@ -80,10 +80,10 @@ def test_a_trouble_is_the_same_whatever_its_incident(world):
             raise error
 
     world.link.before = fail
-    stop, told = StopSwitch(), list[FedrecError]()
+    stop, seen = StopSwitch(), list[FedrecError]()
     waiting = Backoff(stop, sleep=lambda seconds: None, jitter=lambda: 0.5)
-    patient_link(world.link, Meter(), waiting, told.append).federation(world.identity.client_id)
-    assert [error.incident for error in told] == ["002"]
+    patient_link(world.link, Meter(), waiting, seen.append).federation(world.identity.client_id)
+    assert [error.incident for error in seen] == ["002"]
 
 
 def test_it_gives_up_when_told_to(world):
@@ -95,15 +95,15 @@ def test_it_gives_up_when_told_to(world):
 
 
 def test_it_gives_up_where_the_last_attempt_allowed_was_cut(world):
-    said: list[FedrecError] = [
+    text: list[FedrecError] = [
         Unreachable("no answer"),
         CorruptUpload("cut"),
         Unreachable("no answer"),
     ]
 
     def fail(name: str) -> None:
-        if said:
-            raise said.pop(0)
+        if text:
+            raise text.pop(0)
 
     world.link.before = fail
     with pytest.raises(Unreachable):
@@ -173,10 +173,10 @@ def test_limits_of_the_coordinator_are_waited_for(tmp_path):
         header = bench.header(0, 1, payload, found.run, **told_of(engine.run.state))
         method = broken.stream_unary("/fedrec.wire.v1.Coordinator/SubmitUpdate")
         calls = [method.future(silent(), timeout=20) for _ in range(20)]
-        stop, told = StopSwitch(), list[str]()
+        stop, seen = StopSwitch(), list[str]()
 
         def trouble(error: FedrecError) -> None:
-            told.append(error.message)
+            seen.append(error.message)
             if "uploads open" not in error.message:
                 # The operator's limit, put right.
                 engine.admission._maximum_upload_bytes = 1 << 20
@@ -186,13 +186,13 @@ def test_limits_of_the_coordinator_are_waited_for(tmp_path):
 
         try:
             link = patient_link(bare, Meter(), Backoff(stop), trouble)
-            while not told:
+            while not seen:
                 # Streams are counted once their calls have arrived.
                 assert link.submit_update(header, payload) in (True, False)
         finally:
             left.set()
             for call in calls:
                 call.cancel()
-        assert "uploads open at once" in told[0]
-        assert all("were announced, but at most 1 are allowed" in said for said in told[1:])
+        assert "uploads open at once" in seen[0]
+        assert all("were announced, but at most 1 are allowed" in text for text in seen[1:])
         assert list(engine.run.state.current.accepted) == [identity(0).client_id]

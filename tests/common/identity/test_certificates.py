@@ -93,9 +93,9 @@ def test_dates_are_told_with_the_clock(now, fits):
     if fits:
         made.check(WHAT, now=now)
         return
-    with pytest.raises(CertificateExpired, match=r"client\.certificate.*2036-01-02.*clock") as told:
+    with pytest.raises(CertificateExpired, match=r"client\.certificate.*2036-01-02.*clock") as seen:
         made.check(WHAT, now=now)
-    assert f"{now:%Y-%m-%d}" in told.value.message and told.value.code == "certificate_expired"
+    assert f"{now:%Y-%m-%d}" in seen.value.message and seen.value.code == "certificate_expired"
 
 
 def test_another_key_or_another_issuer_is_named():
@@ -127,8 +127,8 @@ def test_a_file_of_ones_own_survives_the_disk_and_is_checked(tmp_path):
     )
     write_secret(tmp_path / "swapped.pem", swapped.to_pem())
     write_secret(tmp_path / "short.pem", made.private_key + made.certificate)
-    for name, told in (("swapped", "another key"), ("short", "must hold"), ("no", "exist")):
-        with pytest.raises(KeysError, match=told):
+    for name, seen in (("swapped", "another key"), ("short", "must hold"), ("no", "exist")):
+        with pytest.raises(KeysError, match=seen):
             Credentials.load(tmp_path / f"{name}.pem", "--operator")
     (tmp_path / "operator.pem").chmod(0o644)
     with pytest.raises(KeysError, match="mode 0644"):

@@ -41,8 +41,8 @@ def forget() -> None:
 def registered(monkeypatch):
     forget()
     monkeypatch.setitem(PROTECTIONS, "relay", Relay)
-    told = AboutProtection(summary="shares that two parties add up")
-    monkeypatch.setitem(ABOUT, "relay", told)
+    seen = AboutProtection(summary="shares that two parties add up")
+    monkeypatch.setitem(ABOUT, "relay", seen)
     # The table of combinations was made before, of the protections that there were.
     monkeypatch.setattr(combinations, "_outside", lambda *_: ())
     yield

@@ -138,13 +138,13 @@ def test_every_field_is_written(values):
 
 @pytest.mark.parametrize("kind", ["header", "statement", "report"])
 def test_a_signature_covers_every_field(values, kind):
-    said = getattr(values, kind)()
+    text = getattr(values, kind)()
     signed = {
         field.name
-        for field in fields(said)
-        if replace(said, **{field.name: "other"}).statement() != said.statement()
+        for field in fields(text)
+        if replace(text, **{field.name: "other"}).statement() != text.statement()
     }
-    assert signed == {field.name for field in fields(said)} - {"signature"}
+    assert signed == {field.name for field in fields(text)} - {"signature"}
 
 
 def test_tasks_come_back_the_same(values):

@@ -93,17 +93,17 @@ def unreachable(address: str) -> list[str]:
 def test_no_proxy_is_between_this_machine_and_itself(host, proxy, monkeypatch):
     for name in NAMES:
         monkeypatch.setenv(name, proxy.url)
-    for said in unreachable(f"{host}:1"):
-        assert "Connection refused" in said and "roxy" not in said
+    for text in unreachable(f"{host}:1"):
+        assert "Connection refused" in text and "roxy" not in text
     assert proxy.asked == []
 
 
 @pytest.mark.parametrize("name", ["http_proxy", "https_proxy", "grpc_proxy"])
 def test_elsewhere_the_error_names_the_variable(name, proxy, monkeypatch):
     monkeypatch.setenv(name, proxy.url)
-    for said in unreachable("fedrec.example:7447"):
-        assert said.startswith("The proxy refused to connect.")
-        assert f"{name} is set" in said and "add it to no_proxy" in said
+    for text in unreachable("fedrec.example:7447"):
+        assert text.startswith("The proxy refused to connect.")
+        assert f"{name} is set" in text and "add it to no_proxy" in text
     assert proxy.asked[0].startswith(b"CONNECT fedrec.example:7447 HTTP/1.1\r\n")
 
 
@@ -125,6 +125,6 @@ def test_elsewhere_the_error_names_the_variable(name, proxy, monkeypatch):
 def test_which_variable_is_named(environment, named, proxy, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    said = proxy_words("fedrec.example:7447")
-    assert said.startswith(named) and bool(said) == bool(named)
+    text = proxy_words("fedrec.example:7447")
+    assert text.startswith(named) and bool(text) == bool(named)
     assert proxy_words("127.0.0.1:7447") == ""

@@ -296,7 +296,7 @@ def test_what_a_handshake_refuses_is_told_in_our_words(serve, coordinator, value
     )
     closed, today = "the other side closed the connection. ", f"{now:%Y-%m-%d}"
     calls = list(coordinator.calls)
-    for own, issuer_, said, remedy in (
+    for own, issuer_, text, remedy in (
         (theirs, theirs.issuer, "another authority issued the coordinator's", "authority_key"),
         (ours, theirs.issuer, "another authority issued the coordinator's", "authority_key"),
         (theirs, ours.issuer, f"{closed}The certificate that it was shown is a certificate of", ""),
@@ -306,33 +306,33 @@ def test_what_a_handshake_refuses_is_told_in_our_words(serve, coordinator, value
         stranger = Credentials(
             private_key=own.private_key, certificate=own.certificate, issuer=issuer_
         )
-        with GrpcLink(address, stranger) as link, pytest.raises(Unreachable) as told:
+        with GrpcLink(address, stranger) as link, pytest.raises(Unreachable) as seen:
             link.federation(values.client)
-        assert told.value.message.startswith(f"The handshake failed: {said}")
-        assert remedy in told.value.remedy
+        assert seen.value.message.startswith(f"The handshake failed: {text}")
+        assert remedy in seen.value.remedy
         if own in (expired, early):
-            assert f"This machine's clock reads {today}" in told.value.message
+            assert f"This machine's clock reads {today}" in seen.value.message
     assert coordinator.calls == calls
 
 
 @pytest.mark.parametrize(
-    ("days", "host", "said"),
+    ("days", "host", "text"),
     [
         (-4_000, "127.0.0.1", "the coordinator's certificate has expired"),
         (4_000, "127.0.0.1", "the coordinator's certificate is not valid yet"),
         (0, "elsewhere.example", "the coordinator's certificate is for a different host"),
     ],
 )
-def test_whose_certificate_is_wrong_is_told(values, days, host, said):
+def test_whose_certificate_is_wrong_is_told(values, days, host, text):
     made = datetime.now(UTC) + timedelta(days=days)
     own = issuer("ours").credentials("coordinator", "localhost", hosts=[host], now=made)
     with (
         listening(own) as address,
         GrpcLink(address, credentials()) as link,
-        pytest.raises(Unreachable) as told,
+        pytest.raises(Unreachable) as seen,
     ):
         link.federation(values.client)
-    assert told.value.message.startswith("The handshake failed: ") and said in told.value.message
+    assert seen.value.message.startswith("The handshake failed: ") and text in seen.value.message
 
 
 def test_a_members_certificate_does_not_pass_for_the_coordinators(values):
@@ -351,9 +351,9 @@ def test_a_valid_certificate_that_is_refused_is_called_valid(values):
     with (
         listening(credentials("coordinator"), clients_of=issuer("theirs").certificate) as address,
         GrpcLink(address, credentials()) as link,
-        pytest.raises(Unreachable) as told,
+        pytest.raises(Unreachable) as seen,
     ):
         link.federation(values.client)
-    assert "is valid, from 20" in told.value.message
-    assert "out of date by the coordinator's clock" in told.value.message
-    assert "coordinator's clock" in told.value.remedy
+    assert "is valid, from 20" in seen.value.message
+    assert "out of date by the coordinator's clock" in seen.value.message
+    assert "coordinator's clock" in seen.value.remedy

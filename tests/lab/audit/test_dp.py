@@ -173,5 +173,5 @@ def test_the_command_says_what_it_found(tmp_path, capsys, algorithm, title):
     with pytest.raises(SystemExit) as ended:
         main(["audit", str(path), "--trials", "100"])
     assert not ended.value.code
-    told = capsys.readouterr().out
-    assert title in told and "epsilon promised" in told and told.count("holds") >= 4
+    seen = capsys.readouterr().out
+    assert title in seen and "epsilon promised" in seen and seen.count("holds") >= 4

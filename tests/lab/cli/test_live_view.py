@@ -96,13 +96,13 @@ def test_a_coordinator_that_falls_silent_is_told():
 
 
 def test_an_event_is_told_without_the_names_of_its_fields():
-    for kind, fields, told in (
+    for kind, fields, seen in (
         ("run finished", {"failed": False, "reason": "all is published"}, "all is published"),
         ("run finished", {"failed": True, "reason": "nobody came"}, "failed: nobody came"),
         ("update counted", {"bytes": 110_592}, "108 KiB"),
     ):
-        _, _, said = event_line(event(3, kind, **fields)).rpartition("  ")
-        assert said == told
+        _, _, text = event_line(event(3, kind, **fields)).rpartition("  ")
+        assert text == seen
 
 
 def test_it_fits_80_columns():

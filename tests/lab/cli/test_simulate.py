@@ -100,8 +100,8 @@ def test_more_dimensions_than_rows_are_warned_of_before_training(capsys):
         values = {"algorithm.dim": 64, "federation.minimum_item_users": 3}
         settings = load_settings(algorithm=algorithm, values=values, environ={})
         tell_rows(settings, users, len(catalogue), n_clients=1, cells=())
-        (told,) = capsys.readouterr().err.splitlines()
-        assert told.startswith("warning: algorithm.dim = 64, but enough users hold only")
+        (seen,) = capsys.readouterr().err.splitlines()
+        assert seen.startswith("warning: algorithm.dim = 64, but enough users hold only")
 
 
 def test_exposing_clients_takes_a_flag(fedrec, tmp_path, interactions_file):

@@ -102,10 +102,10 @@ def test_ctrl_c_stops_processes_and_the_printed_command_goes_on(fedrec, settings
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environment, cwd=tmp_path, **pipes) as process:
         # The first trial is done: two of four trainings.
-        told = [process.stderr.readline()]
-        while "NDCG" not in told[-1]:
-            assert told[-1], told
-            told.append(process.stderr.readline())
+        seen = [process.stderr.readline()]
+        while "NDCG" not in seen[-1]:
+            assert seen[-1], seen
+            seen.append(process.stderr.readline())
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=240)
     assert process.returncode == 130, err

@@ -28,14 +28,14 @@ def test_a_record_is_dated_by_the_start_of_the_run(tmp_path, interactions_file, 
     )
     with _recorded(iter([stopped]), settings, BEGAN.timestamp()) as events:
         assert list(events) == [stopped]
-    told = capsys.readouterr()
-    folder = Path(told.out.splitlines()[-1])
-    assert told.err == ""
+    seen = capsys.readouterr()
+    folder = Path(seen.out.splitlines()[-1])
+    assert seen.err == ""
     assert folder.name == "movies-20261125-104040"
     assert summary_of(folder).started == BEGAN
 
     with _recorded(iter([stopped]), settings, BEGAN.timestamp(), as_json=True) as events:
         list(events)
-    told = capsys.readouterr()
-    assert told.out == "", "objects alone"
-    assert Path(told.err.splitlines()[-1]).is_dir()
+    seen = capsys.readouterr()
+    assert seen.out == "", "objects alone"
+    assert Path(seen.err.splitlines()[-1]).is_dir()

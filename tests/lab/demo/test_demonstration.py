@@ -30,16 +30,16 @@ def test_another_value_ends_with_an_error_that_names_it(tmp_path, capsys, monkey
     with pytest.raises(SystemExit) as ended:
         main(["demo", "--synthetic", "--protection", "none", "--rounds", "1", "--no-second-act",
               "--runs", str(tmp_path)])  # fmt: skip
-    told = capsys.readouterr()
+    seen = capsys.readouterr()
     assert ended.value.code == 1
     sentence = "every round's sums are NOT the same: the latest model, item_embedding: 1 of "
-    assert sentence in told.out, told.err
+    assert sentence in seen.out, seen.err
     # Nothing is wrapped where programs read.
-    assert any(line.endswith("Participants and times.") for line in told.out.splitlines())
-    assert "error [training]" in told.err
-    assert "the latest model, item_embedding: 1 of " in told.err
+    assert any(line.endswith("Participants and times.") for line in seen.out.splitlines())
+    assert "error [training]" in seen.err
+    assert "the latest model, item_embedding: 1 of " in seen.err
     (folder,) = tmp_path.iterdir()
-    assert str(folder) in told.err
+    assert str(folder) in seen.err
     (line,) = json.loads((folder / "summary.json").read_text())["differences"]
     assert line.startswith("the latest model, item_embedding: 1 of ")
     assert (folder / "report.html").stat().st_size

@@ -21,10 +21,10 @@ def workspace(tmp_path):
 @pytest.mark.parametrize("keep", [False, True])
 def test_the_recording_stays_only_where_it_is_wanted(workspace, keep):
     before = set(workspace.folder.rglob("*"))
-    told = "\n".join(finish_recording(workspace, keep=keep))
+    seen = "\n".join(finish_recording(workspace, keep=keep))
     gone = before - set(workspace.folder.rglob("*"))
     folder = recording_of(workspace)
     assert gone == (set() if keep else {folder, *(folder / f"wire-{n}.frames" for n in "ab")})
-    assert "wire-audit.json" in told
-    assert ("2.0 MiB, was deleted" in told) is not keep
-    assert (f"--recording {folder}" in told) is keep
+    assert "wire-audit.json" in seen
+    assert ("2.0 MiB, was deleted" in seen) is not keep
+    assert (f"--recording {folder}" in seen) is keep

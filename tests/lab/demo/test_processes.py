@@ -22,11 +22,11 @@ def test_a_killed_process_is_told_with_its_signal_and_log(tmp_path):
         process.wait(SLOW_START_SECONDS)
         (failure,) = processes.failures()
     assert failure.exit_code == -signal.SIGKILL
-    told = str(failure)
-    assert "The process of client-2 was ended by signal 9 (SIGKILL)" in told
-    assert str(tmp_path / "client-2.log") in told
-    assert told.endswith("  line 39")
-    assert "line 27\n" not in told
+    seen = str(failure)
+    assert "The process of client-2 was ended by signal 9 (SIGKILL)" in seen
+    assert str(tmp_path / "client-2.log") in seen
+    assert seen.endswith("  line 39")
+    assert "line 27\n" not in seen
 
 
 @pytest.mark.slow

@@ -46,6 +46,12 @@ def test_it_can_only_be_opened_where_there_is_a_run(run, tmp_path):
         RunFolder.open(run.path)
     run.write_environment()
     assert RunFolder.open(run.path).path == run.path
+    # A killed run has its checkpoint alone.
+    (tmp_path / "killed" / "checkpoint").mkdir(parents=True)
+    with pytest.raises(DataError):
+        RunFolder.open(tmp_path / "killed")
+    (tmp_path / "killed" / "checkpoint" / "checkpoint.json").touch()
+    assert RunFolder.open(tmp_path / "killed").path == tmp_path / "killed"
 
 
 def test_an_unwritable_place_is_an_error_with_a_remedy(tmp_path):
@@ -197,12 +203,12 @@ def test_the_ledger_says_that_indices_were_read(rounds):
     assert "index" not in alone
 
 
-@pytest.mark.parametrize(("name", "said"), [("ckks", True), ("bfv", False), ("paillier", False)])
-def test_the_ledger_says_what_sums_without_tags_rest_on(rounds, name, said):
+@pytest.mark.parametrize(("name", "note"), [("ckks", True), ("bfv", False), ("paillier", False)])
+def test_the_ledger_says_what_sums_without_tags_rest_on(rounds, name, note):
     plan = Settings.model_validate({"protection": {"name": name, "key_holder": "authority"}}).plan
     _, where = ledger_of(plan, rounds, simulated=False).statements
     assert "key authority alone holds the secret key" in where
-    assert ("negated or multiplied ciphertexts of others" in where) is said
+    assert ("negated or multiplied ciphertexts of others" in where) is note
     assert trust_statement(plan) == where
 
 

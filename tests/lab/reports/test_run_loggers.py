@@ -102,8 +102,8 @@ def test_a_logger_that_fails_is_named_and_ends_nothing(fedrec, settings_file, lo
     options = ("--log", "failing", "--log", "heard")
     outcome = fedrec("simulate", settings_file, *SETTINGS, *options)
     assert outcome.code == 0
-    said = [line for line in outcome.err.splitlines() if "the tracker is gone" in line]
-    assert len(said) == 1 and "the logger failing failed" in said[0]
+    note = [line for line in outcome.err.splitlines() if "the tracker is gone" in line]
+    assert len(note) == 1 and "the logger failing failed" in note[0]
     assert Heard.calls[-1] == ("end", True)
 
 

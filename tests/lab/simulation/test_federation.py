@@ -231,9 +231,9 @@ def test_one_process_trains_in_a_run_folder(settings_of, data, tmp_path):
     def again(report):
         # Whether it goes on with the run or begins it anew.
         for resume in (True, False):
-            with pytest.raises(FolderInUse, match=f"'{tmp_path}' is in use by process") as told:
+            with pytest.raises(FolderInUse, match=f"'{tmp_path}' is in use by process") as news:
                 run(settings_of(), data, folder=tmp_path, resume=resume)
-            refused.append(told.value.code)
+            refused.append(news.value.code)
 
     run(settings_of(), data, folder=tmp_path, resume=True, on_round=again, stop=lambda: True)
     assert refused == ["folder_in_use"] * 2

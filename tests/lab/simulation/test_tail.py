@@ -106,12 +106,12 @@ def tail_with(gain, n_users=200):
 
 
 @pytest.mark.parametrize(
-    ("gain", "said"), [(1, "the tail helps"), (0, "is not shown to help"), (-1, "the tail hurts")]
+    ("gain", "line"), [(1, "the tail helps"), (0, "is not shown to help"), (-1, "the tail hurts")]
 )
-def test_validation_says_whether_it_helps(gain, said):
+def test_validation_says_whether_it_helps(gain, line):
     found = tail_with(gain)
     assert found.helps(10) == (gain > 0)
-    assert said in found.verdict(10)
+    assert line in found.verdict(10)
     assert found.weights == "weight 1"
     nowhere = replace(found, silos=(replace(found.silos[0], weight=0.0),))
     assert "weight 0 at every silo" in nowhere.verdict(10)
@@ -153,8 +153,8 @@ def test_simulate_deals_silos_and_says_what_the_tail_is_worth(tmp_path, capsys, 
     with pytest.raises(SystemExit) as ended:
         main(["simulate", "run.toml", "--accept-exposure", "--json"])
     assert ended.value.code == 0
-    said = json.loads(capsys.readouterr().out)
-    assert len(said["tail"]) == 3
-    assert said["tail"][0]["n_rows"] > 0
-    assert [row["method"] for row in said["table"]["rows"][:2]] == ["ease", TAIL]
-    assert said["results"][1]["method"] == "ease with tail at home"
+    line = json.loads(capsys.readouterr().out)
+    assert len(line["tail"]) == 3
+    assert line["tail"][0]["n_rows"] > 0
+    assert [row["method"] for row in line["table"]["rows"][:2]] == ["ease", TAIL]
+    assert line["results"][1]["method"] == "ease with tail at home"

@@ -32,11 +32,11 @@ def made(**changed):
 
 
 def chosen(data, clock=None, **changed):
-    told = []
+    seen = []
     found = choose(
-        {**BASE, **changed}, *data, n_clients=3, tell=told.append, clock=clock or FakeClock()
+        {**BASE, **changed}, *data, n_clients=3, tell=seen.append, clock=clock or FakeClock()
     )
-    return found, told
+    return found, seen
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +46,12 @@ def many():
 
 def test_what_validation_shows_is_chosen_and_test_items_count_for_nothing(many):
     users, catalogue = many
-    found, told = chosen(many)
+    found, seen = chosen(many)
     assert found.values == {"algorithm.regularisation": 300.0}
     of_lambda, of_tail = found.reasons
     assert "NDCG@10 on 400 validation items by +" in of_lambda and "the default" in of_lambda
     assert "client.tail is false, tried with 3 clients: no item" in of_tail
-    assert "starting settings: NDCG@10" in told[1]
+    assert "starting settings: NDCG@10" in seen[1]
     moved = replace(users, test_items=users.test_items[::-1].copy())
     assert chosen((moved, catalogue))[0] == found
 
@@ -63,8 +63,8 @@ def test_the_tail_is_switched_on_if_validation_shows_that_it_helps():
 
 
 def test_too_few_validation_users_change_nothing():
-    found, told = chosen(made(n_users=300, n_items=300))
-    assert len(told) > 2
+    found, seen = chosen(made(n_users=300, n_items=300))
+    assert len(seen) > 2
     assert not found.values
     assert "too few users to choose" in found.reasons[0] and "[-" in found.reasons[0]
 
@@ -80,9 +80,9 @@ def test_without_validation_items_or_time_nothing_is_tried(many):
             self.advance(SECONDS)
             return super().now()
 
-    found, told = chosen(many, Late())
+    found, seen = chosen(many, Late())
     assert not found.values and "didn't end within 45 s" in found.reasons[0]
-    assert len(told) == 1
+    assert len(seen) == 1
 
 
 def test_the_best_of_worse_values_has_its_interval(many):

@@ -129,14 +129,14 @@ def test_the_best_at_an_edge_is_a_warning_when_the_budget_is_spent():
 
 
 def test_the_best_of_two_values_is_at_an_edge_if_the_setting_allows_more():
-    for key, values, told in (
+    for key, values, seen in (
         ("algorithm.alpha", (1.0, 5.0), True),
         ("algorithm.frequency_exponent", (0.0, 1.0), False),
         ("algorithm.dim", (4, 8), False),
     ):
         found = proposals([TriedSetting(key=key, values=values)], n_rows=9, **{key: values[0]})
         all_of(found, lambda one, key=key: one[key])
-        assert bool(found.edge_warnings()) is told, "1 is the largest exponent, and 9 the rows"
+        assert bool(found.edge_warnings()) is seen, "1 is the largest exponent, and 9 the rows"
 
 
 def test_widening_ends_at_what_the_setting_allows():

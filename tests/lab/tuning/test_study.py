@@ -60,21 +60,21 @@ def test_trials_are_measured_on_validation_and_never_on_test(task, planted, tmp_
 
 
 def test_a_stopped_study_goes_on_and_trains_nothing_twice(task):
-    told = []
+    seen = []
     stopped = run_study(
-        contenders(), replace(task, seeds=(1, 2)), tell=told.append, stop=lambda: bool(told)
+        contenders(), replace(task, seeds=(1, 2)), tell=seen.append, stop=lambda: bool(seen)
     )
     assert not stopped.finished
-    assert len(told) == 1 == len(stopped.trials)
-    study = run_study(contenders(), replace(task, seeds=(1, 2)), tell=told.append)
+    assert len(seen) == 1 == len(stopped.trials)
+    study = run_study(contenders(), replace(task, seeds=(1, 2)), tell=seen.append)
     assert study.finished
-    assert [trial.number for trial in told] == [0, 1]
+    assert [trial.number for trial in seen] == [0, 1]
     assert set(study.trials[0].runs) == {1, 2}
     assert not (task.folder / "trainings").exists()
     # More values: what is trained counts.
     more = replace(task, tries=("algorithm.alpha=1,5,20",))
-    wider = run_study(contenders(), more, tell=told.append)
-    assert [dict(trial.values) for trial in told[2:]] == [{"algorithm.alpha": 20.0}]
+    wider = run_study(contenders(), more, tell=seen.append)
+    assert [dict(trial.values) for trial in seen[2:]] == [{"algorithm.alpha": 20.0}]
     assert wider.finished
 
 

@@ -41,9 +41,9 @@ async def test_a_journal_that_could_not_be_read_is_read_again(tmp_path, monkeypa
         feed = Feed(engine)
         following = asyncio.ensure_future(feed.follow())
         messages = feed.stream("")
-        told = b""
-        while b"run finished" not in told:
-            told = await asyncio.wait_for(anext(messages), 20)
+        seen = b""
+        while b"run finished" not in seen:
+            seen = await asyncio.wait_for(anext(messages), 20)
         following.cancel()
         await messages.aclose()
 

@@ -129,8 +129,8 @@ async def test_waiting_clients_hear_at_once(tmp_path):
         waits = [asyncio.ensure_future(wait(engine, number)) for number in (0, 1)]
         await asyncio.sleep(0)
         await engine.rotation.install(epoch(bench, 2, 0, 2, 3).to_json())
-        told = await waits[0]
-        assert told.epoch == 2 and isinstance(told.task, Wait)
+        seen = await waits[0]
+        assert seen.epoch == 2 and isinstance(seen.task, Wait)
         with pytest.raises(NotInRoster):
             await waits[1]
 
@@ -156,8 +156,8 @@ async def test_an_epoch_that_begins_while_a_client_is_looked_at_is_told_at_once(
         later = epoch(bench, 2, 0, 3, 4)
         assert await engine.rotation.install(later.to_json()) == (2, True)
         go_on.set()
-        told = await asyncio.wait_for(waits[0], 20)
-        assert told.epoch == 2 and isinstance(told.task, Wait)
+        seen = await asyncio.wait_for(waits[0], 20)
+        assert seen.epoch == 2 and isinstance(seen.task, Wait)
         with pytest.raises(NotInRoster):
             await asyncio.wait_for(waits[1], 20)
 
@@ -169,8 +169,8 @@ async def test_an_epoch_that_begins_between_two_polls_is_told_once_at_once(tmp_p
     async with running(bench, tmp_path) as engine:
         assert (await poll(engine, 0)).epoch == 1
         await engine.rotation.install(epoch(bench, 2, 0, 3, 4).to_json())
-        told = await asyncio.wait_for(wait(engine, 0), 20)
-        assert told.epoch == 2 and isinstance(told.task, Wait)
+        seen = await asyncio.wait_for(wait(engine, 0), 20)
+        assert seen.epoch == 2 and isinstance(seen.task, Wait)
         waiting = asyncio.ensure_future(wait(engine, 0))
         engine.run.presence.heard(identity(3).client_id)
         engine.run.presence.heard(identity(4).client_id)

@@ -72,15 +72,15 @@ async def test_what_a_client_does_from_its_start_to_its_end(tmp_path):
 
     async with running(bench, tmp_path, clock=clock) as engine:
         presence = engine.run.presence
-        told = of(engine, 2)
-        assert (told.state, told.why) == ("away", "not heard from since the coordinator started")
-        assert told.heard == 0.0
+        seen = of(engine, 2)
+        assert (seen.state, seen.why) == ("away", "not heard from since the coordinator started")
+        assert seen.heard == 0.0
         presence.joined(me, "0.2.0")
-        told = of(engine, 2)
-        assert (told.state, told.version, told.heard) == ("starting", "0.2.0", clock.now())
+        seen = of(engine, 2)
+        assert (seen.state, seen.version, seen.heard) == ("starting", "0.2.0", clock.now())
         clock.advance(STARTING_SECONDS + 1)
-        told = of(engine, 2)
-        assert told.state == "away" and told.why.startswith("joined 10 min ago")
+        seen = of(engine, 2)
+        assert seen.state == "away" and seen.why.startswith("joined 10 min ago")
         presence.heard(me)
         assert of(engine, 2).state == "waiting"
         await gather(engine, range(3))
@@ -150,8 +150,8 @@ def test_who_did_not_answer_a_round_that_was_given_up_is_away(tmp_path):
                 await upload(engine, bench, number)
             clock.advance(21)
             await engine.tick()
-            told = of(engine, 2)
-            return told.state, told.why
+            seen = of(engine, 2)
+            return seen.state, seen.why
 
     assert asyncio.run(scenario()) == ("away", "did not answer in the abandoned round")
 
@@ -226,14 +226,14 @@ def test_why_a_client_cannot_start(tmp_path):
                 CoordinatorStub(channel).GetFederation(request, timeout=20)
             assert isinstance(from_rpc_error(refused.value), VersionMismatch)
         found = admin.status()
-    told = {one.name: one for one in found.members}
+    seen = {one.name: one for one in found.members}
     assert {one.state for one in found.members} == {"cannot_start"}
-    assert told[label(0)].why == (
+    assert seen[label(0)].why == (
         "error [plan_mismatch] The settings, the users or the state folder don't match the run"
     )
-    assert told[label(1)].why == "error [of_a_later_release]"
-    assert told[label(2)].why.startswith("error [version_mismatch] The peer uses another")
-    assert told[label(2)].version == "0.0.9"
+    assert seen[label(1)].why == "error [of_a_later_release]"
+    assert seen[label(2)].why.startswith("error [version_mismatch] The peer uses another")
+    assert seen[label(2)].version == "0.0.9"
     assert "stopped" in found.waits_for and "[plan_mismatch]" in found.waits_for
 
 
@@ -244,9 +244,9 @@ async def test_a_client_that_remembers_another_update_is_told_at_once(tmp_path):
         await gather(engine, range(3))
         assert (await poll(engine, 0)).latest is None
         await upload(engine, bench, 0)
-        told = await poll(engine, 0)
-        assert told.latest is not None and told.latest.header is not None
-        header = told.latest.header
+        seen = await poll(engine, 0)
+        assert seen.latest is not None and seen.latest.header is not None
+        header = seen.latest.header
         assert (header.round, header.client_id) == (1, identity(0).client_id)
         assert (await wait(engine, 0, seconds=0.0)).latest is None
         # Of another digest, of a later round, and of nothing that was ever sent.
@@ -257,7 +257,7 @@ async def test_a_client_that_remembers_another_update_is_told_at_once(tmp_path):
             me = identity(0).client_id
             with capture_logs() as logs:
                 found = await engine.polls.next_task(me, engine.run.name, RoundId(0), 60.0, other)
-            assert found.latest == told.latest
+            assert found.latest == seen.latest
             (line,) = logs
             assert (line["event"], line["client"]) == (
                 "client remembers another update", identity(0).public.label,
@@ -267,7 +267,7 @@ async def test_a_client_that_remembers_another_update_is_told_at_once(tmp_path):
     async with running(bench, tmp_path) as engine:
         # The round was given up, and the process is another one.
         assert engine.run.state.published == 0
-        assert (await poll(engine, 0)).latest == told.latest
+        assert (await poll(engine, 0)).latest == seen.latest
         assert (await poll(engine, 1)).latest is None
 
 
@@ -275,9 +275,9 @@ async def test_it_knows_nothing_of_who_says_it_was_acknowledged(tmp_path):
     bench = Bench.of(3)
 
     async with running(bench, tmp_path) as engine:
-        said = Remembered(acknowledged_round=RoundId(4), acknowledged_digest=b"x" * 32)
+        text = Remembered(acknowledged_round=RoundId(4), acknowledged_digest=b"x" * 32)
         me = identity(0).client_id
-        found = await engine.polls.next_task(me, engine.run.name, RoundId(0), 60.0, said)
+        found = await engine.polls.next_task(me, engine.run.name, RoundId(0), 60.0, text)
         assert found.latest is not None and found.latest.header is None
 
 
@@ -287,9 +287,9 @@ def test_a_coordinator_that_was_set_back_ends(tmp_path):
     def proved(address, run):
         made.engine.rollbacks.halt(RoundId(4))
 
-    with pytest.raises(StateWentBack, match="older than the run") as told:
+    with pytest.raises(StateWentBack, match="older than the run") as seen:
         asyncio.run(made.serve(proved))
-    assert "newest folder" in told.value.remedy
+    assert "newest folder" in seen.value.remedy
 
 
 PLAN = plan_of(algorithm={"dim": 4}, protection={"name": "bfv"})

@@ -42,10 +42,10 @@ def words(engine):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "news"),
     [(10, "here"), (59, "59 s"), (300, "5 min"), (3 * 3600, "3 h"), (2 * 86_400, "2 d")],
 )
-async def test_one_of_three_is_away(tmp_path, seconds, told):
+async def test_one_of_three_is_away(tmp_path, seconds, news):
     bench, clock = Bench.of(3, reveals=True), FakeClock()
     label = identity(2).public.label
 
@@ -60,7 +60,7 @@ async def test_one_of_three_is_away(tmp_path, seconds, told):
     if seconds < 31.0:
         assert found == "", "all are here"
         return
-    assert found == f"{label}, last heard {told} ago. The run continues by itself when it is back"
+    assert found == f"{label}, last heard {news} ago. The run continues by itself when it is back"
 
 
 async def test_no_client_came_yet(tmp_path):
@@ -91,7 +91,7 @@ async def test_a_federation_that_forms_is_not_told_to_invite_others(tmp_path):
 async def test_a_federation_that_forms_names_who_applied(tmp_path):
     bench = Bench.of(3)
 
-    told = []
+    news = []
     async with running(bench, tmp_path) as engine:
         run, applications = engine.run, engine.applications
         empty = replace(run.state, roster=frozenset())
@@ -101,8 +101,8 @@ async def test_a_federation_that_forms_names_who_applied(tmp_path):
             signed = SignedApplication.make(who.public, invited).to_json()
             await applications.apply(signed, key_of(invited.certificate))
             roster = run.federation.keys.roster
-            told.append(waits_for(empty, roster, run.presence, applications.labels))
-    one, two, unnamed, many = told
+            news.append(waits_for(empty, roster, run.presence, applications.labels))
+    one, two, unnamed, many = news
     assert "have applied. So far, south applied. Start the others" in one
     assert ". So far, north and south applied. " in two
     assert len(unnamed) > len(two)
@@ -117,22 +117,22 @@ async def test_who_joined_and_asks_for_nothing_is_not_called_away(tmp_path):
     compiles = "A first start compiles for a while. Look at its terminal if that takes long"
     a, b, c = (who.public.label for who in (first, second, third))
     async with running(bench, tmp_path, clock=clock) as engine:
-        presence, told = engine.run.presence, []
+        presence, news = engine.run.presence, []
         for who in (first, second, third):
             presence.joined(who.client_id)
         assert not presence.live(), "no round counts on a client that is not ready"
-        told.append(words(engine))
+        news.append(words(engine))
         clock.advance(120.0)
-        told.append(words(engine))
+        news.append(words(engine))
         presence.heard(first.client_id)
         clock.advance(60.0)
         presence.joined(first.client_id)
         clock.advance(60.0)
         presence.heard(second.client_id)
         clock.advance(60.0)
-        told.append(words(engine))
+        news.append(words(engine))
         assert presence.seen == {who.client_id for who in (first, second, third)}
-    at_once, later, mixed = told
+    at_once, later, mixed = news
     assert (
         at_once == f"{a}, {b}, and {c}, joined just now, has not asked for a round yet. {compiles}"
     )
@@ -180,9 +180,9 @@ async def test_the_log_tells_once_of_a_wait_that_lasts(tmp_path):
                     engine.run.presence.heard(identity(number).client_id)
                 await engine.tick()
                 clock.advance(20.0)
-    (told,) = [line["waits_for"] for line in logs if line["event"] == "round waits"]
-    assert told.startswith(identity(2).public.label)
-    assert "continues by itself when it is back" in told
+    (news,) = [line["waits_for"] for line in logs if line["event"] == "round waits"]
+    assert news.startswith(identity(2).public.label)
+    assert "continues by itself when it is back" in news
 
 
 async def test_the_papers_protocol_waits_for_any_client(tmp_path):
@@ -222,9 +222,9 @@ def test_newcomers_that_wait_for_others_are_in_the_status():
     roster = Bench.of(4, reveals=True).federation.keys.roster
     assert unplaced(roster) == ""
     first = partition_of(identity(number).client_id for number in range(3))
-    told = unplaced(replace(roster, partition=first))
-    assert told.startswith(f"{identity(3).public.label}: newcomers are summed with at least 2 ")
-    assert told.endswith("2 more have to join")
+    news = unplaced(replace(roster, partition=first))
+    assert news.startswith(f"{identity(3).public.label}: newcomers are summed with at least 2 ")
+    assert news.endswith("2 more have to join")
 
 
 def invitation():

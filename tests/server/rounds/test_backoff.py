@@ -320,8 +320,8 @@ class PlayWire:
 
     def _upload(self, number, round_id):
         payload = self.bench.payload(number, round_id)
-        told = told_of(self._served.coordinator.engine.run.state)
-        header = self.bench.header(number, round_id, payload, self._served.run, **told)
+        seen = told_of(self._served.coordinator.engine.run.state)
+        header = self.bench.header(number, round_id, payload, self._served.run, **seen)
         assert not self._link(number).submit_update(header, payload)
 
     def _speak(self):

@@ -220,8 +220,8 @@ class History:
         self.seen[round_.kind] += 1
         now = time + 21.0
         state, _ = step(state, Summed(now=now, round=round_.number, total=blob("sum")))
-        said = statement(state, REVEALER)
-        state, _ = step(state, StatementReceived(now=now, statement=said, blob=blob("honest")))
+        text = statement(state, REVEALER)
+        state, _ = step(state, StatementReceived(now=now, statement=text, blob=blob("honest")))
         return state, round_.kind, total
 
     def lie(self):

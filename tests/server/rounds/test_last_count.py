@@ -363,13 +363,13 @@ def test_an_update_that_was_acknowledged_is_counted_whatever_its_client_says_the
 
 @pytest.mark.parametrize("cells", [True, False])
 def test_it_costs_what_not_answering_costs(cells):
-    silent, said = world_of(cells=cells), world_of(cells=cells)
-    for world in (silent, said):
+    silent, text = world_of(cells=cells), world_of(cells=cells)
+    for world in (silent, text):
         answer(world, GUEST)
     tick(silent, seconds=101.0)
-    tick(said, GUEST)
-    assert said.state.silences == silent.state.silences
-    assert {one.times for one in said.state.silences.values()} == {1}
+    tick(text, GUEST)
+    assert text.state.silences == silent.state.silences
+    assert {one.times for one in text.state.silences.values()} == {1}
 
 
 def test_one_without_whom_the_round_cannot_be_divided_has_it_counted_again_at_once():

@@ -286,12 +286,12 @@ def word(state, round_id, **about):
     """Return the key authority's word on a round of another folder's run."""
     opened = World.new(replace(rules(), revealer=REVEALER), 3)
     opened.tick(0, 1, 2)
-    said = statement(opened.state, REVEALER)
-    return replace(said, round=RoundId(round_id), trained=6, kind="train", **about)  # type: ignore[arg-type]
+    text = statement(opened.state, REVEALER)
+    return replace(text, round=RoundId(round_id), trained=6, kind="train", **about)  # type: ignore[arg-type]
 
 
-def shown(state, said):
-    after, (change,) = step(state, StatementShown(now=9.0, statement=said))
+def shown(state, text):
+    after, (change,) = step(state, StatementShown(now=9.0, statement=text))
     assert isinstance(change, RoundLearnt)
     return after, change
 
@@ -304,15 +304,15 @@ def opening(state):
 
 
 def test_it_goes_on_from_there():
-    said = word(anew().state, 9, charged=4)
-    after, change = shown(anew().state, said)
+    text = word(anew().state, 9, charged=4)
+    after, change = shown(anew().state, text)
     assert (after.published, after.last_round, after.trained) == (9, 9, 6)
-    assert (after.base_state, after.rows) == (said.state_tag, said.rows)
+    assert (after.base_state, after.rows) == (text.state_tag, text.rows)
     # What is spent is the highest of all.
     assert (after.charged, change.charged, change.base_round) == (7, 7, 4)
-    assert shown(anew().state, replace(said, charged=8))[0].charged == 8
+    assert shown(anew().state, replace(text, charged=8))[0].charged == 8
     assert not after.evaluated
-    assert shown(anew().state, replace(said, kind="evaluate"))[0].evaluated
+    assert shown(anew().state, replace(text, kind="evaluate"))[0].evaluated
     # It may learn of more, and the next round has a number that is not used yet.
     assert after.nothing_opened_since_recovery
     assert shown(after, word(after, 11))[0].published == 11
@@ -333,16 +333,16 @@ def test_cells_that_the_word_pauses_are_left_out():
     state = anew().state
     partition = partition_of(map(client, range(6)))
     state = replace(state, rules=replace(state.rules, partition=partition))
-    said = word(state, 9, paused=(2,))
-    after, (change, paused) = step(state, StatementShown(now=9.0, statement=said))
+    text = word(state, 9, paused=(2,))
+    after, (change, paused) = step(state, StatementShown(now=9.0, statement=text))
     assert isinstance(change, RoundLearnt) and isinstance(paused, CellsPaused)
     assert (paused.cells, paused.epoch, paused.left_out) == ((2,), 1, frozenset())
     assert [cell.state for cell in after.rules.partition.cells] == ["active", "paused"]
     # Told again, it changes nothing.
-    _, changes = step(after, StatementShown(now=9.0, statement=replace(said, round=RoundId(11))))
+    _, changes = step(after, StatementShown(now=9.0, statement=replace(text, round=RoundId(11))))
     assert [type(one) for one in changes] == [RoundLearnt]
     later = replace(state, rules=replace(state.rules, epoch=2))
-    after, changes = step(later, StatementShown(now=9.0, statement=said))
+    after, changes = step(later, StatementShown(now=9.0, statement=text))
     assert [type(one) for one in changes] == [RoundLearnt]
     assert after.rules.partition == partition
 

@@ -254,7 +254,7 @@ async def test_a_round_in_progress_waits_for_those_who_did_not_send(tmp_path):
     bench = Bench.of(3)
     labels = [identity(number).public.label for number in range(3)]
 
-    told = []
+    seen = []
     async with running(bench, tmp_path) as engine:
         service = AdminService(engine)
 
@@ -262,13 +262,13 @@ async def test_a_round_in_progress_waits_for_those_who_did_not_send(tmp_path):
             return RunStatus.of(await service.GetStatus(None, None)).awaited
 
         engine.run.presence.heard(identity(0).client_id)
-        told.append(await awaited())
+        seen.append(await awaited())
         await gather(engine, range(3))
         assert current(engine.run.state).phase == "collecting"
-        told.append(await awaited())
+        seen.append(await awaited())
         await upload(engine, bench, 1)
-        told.append(await awaited())
-    before, begun, after_one = told
+        seen.append(await awaited())
+    before, begun, after_one = seen
     assert set(before) <= set(labels) - {labels[0]}
     assert begun == tuple(labels)
     assert after_one == (labels[0], labels[2])

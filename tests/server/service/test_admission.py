@@ -271,8 +271,8 @@ class TestRevealing:
                     link.contribution(me, found.run, RoundId(1), other)
                 with pytest.raises(RefusedError):
                     link.round_sum(me, found.run, RoundId(1))
-                said = replace(bench.statement(task, found.run), client_id=me)
-                signed = replace(said, signature=identity(0).sign(said.statement()))
+                note = replace(bench.statement(task, found.run), client_id=me)
+                signed = replace(note, signature=identity(0).sign(note.statement()))
                 with pytest.raises(RefusedError):
                     link.submit_reveal(signed, b"sealed")
 
@@ -397,8 +397,8 @@ def test_tls12(tmp_path):
 def test_a_coordinator_that_would_speak_tls12_refuses_to_run(tmp_path):
     """As where gRPC was imported before fedrec could tell it."""
     with program(tmp_path, first="import grpc") as refusing:
-        said, complained = refusing.communicate(timeout=60)
-    assert refusing.returncode == 1 and "[" not in said[:1]
+        note, complained = refusing.communicate(timeout=60)
+    assert refusing.returncode == 1 and "[" not in note[:1]
     assert "would accept TLSv1.2" in complained and "GRPC_SSL_CIPHER_SUITES" in complained
 
 

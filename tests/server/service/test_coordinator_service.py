@@ -47,8 +47,8 @@ class TestWholeRun:
             metrics = [found.coordinator.engine.run.store.entries(0, 1000)]
         wanted = [bench.sum_of(set(CLIENTS), round_id) for round_id in (1, 2, 3)]
         assert sums == [wanted] * len(parties)
-        told = "round measured" if kind == "veiled" else "round published"
-        shown = [json.loads(e.fields_json)["metrics"] for e in metrics[0] if e.kind == told]
+        seen = "round measured" if kind == "veiled" else "round published"
+        shown = [json.loads(e.fields_json)["metrics"] for e in metrics[0] if e.kind == seen]
         assert len(shown) == 3 and all(len(values) == 2 for values in shown)
 
     def live(self, found, number):
@@ -257,10 +257,10 @@ def round_sum(link, who, run):
 def refusal(found, fetch, who):
     """Return what is logged of a fetch that is refused; the caller gets no more than "Refused"."""
     named = who if isinstance(who, int) else 0
-    with found.link(who) as link, pytest.raises(RefusedError, match="Refused") as told:
+    with found.link(who) as link, pytest.raises(RefusedError, match="Refused") as seen:
         fetch(link, named, found.run)
-    assert type(told.value) is RefusedError
-    return told.value.code
+    assert type(seen.value) is RefusedError
+    return seen.value.code
 
 
 @pytest.mark.parametrize("fetch", [contribution, round_sum])
@@ -270,9 +270,9 @@ def test_member_fetches_contribution(tmp_path, fetch, capfd):
         refusal(found, fetch, 0)
         # The revealer passes, and is told that no round is being revealed.
         refusal(found, fetch, OPENER)
-    told = capfd.readouterr().out
-    assert told.count("A caller with the role member may not call") == 1
-    assert told.count("Round 1 is not being revealed") == 1
+    seen = capfd.readouterr().out
+    assert seen.count("A caller with the role member may not call") == 1
+    assert seen.count("Round 1 is not being revealed") == 1
 
 
 @pytest.mark.parametrize("fetch", [contribution, round_sum])

@@ -145,7 +145,7 @@ def test_no_integer_of_a_request_is_a_defect(open_run, method):
         "refused": "",
     }
     kind, answer = map(GetMessageClass, (method.input_type, method.output_type))
-    told = []
+    seen = []
     with (
         open_run.channel(operator() if is_admin else credentials(number)) as channel,
         structlog.testing.capture_logs() as logs,
@@ -166,12 +166,12 @@ def test_no_integer_of_a_request_is_a_defect(open_run, method):
                     found = call(request, timeout=20)
                     list(found) if method.server_streaming else found
                 except grpc.RpcError as error:
-                    told.append((name, value, error.code()))
-    defects = [one for one in told if one[2] in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)]
+                    seen.append((name, value, error.code()))
+    defects = [one for one in seen if one[2] in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)]
     assert not defects
     assert not [line for line in logs if line["event"] == "call failed"]
     if method.name == "WatchEvents":
-        beyond = {value for _, value, code in told if code is grpc.StatusCode.INVALID_ARGUMENT}
+        beyond = {value for _, value, code in seen if code is grpc.StatusCode.INVALID_ARGUMENT}
         assert beyond == {2**53 + 1, 2**63, 2**64 - 1}
 
 
@@ -315,11 +315,11 @@ def test_a_member_that_is_refused_a_hundred_times(collecting):
                 call(b"\xff" * 10, timeout=20)
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         listing = channel.unary_unary("/fedrec.wire.v1.Admin/GetStatus")
-        told = []
+        seen = []
         for _ in range(100):
             with pytest.raises(grpc.RpcError) as refused:
                 listing(b"", timeout=20)
-            told.append(dict(refused.value.trailing_metadata())[INCIDENT_KEY])
+            seen.append(dict(refused.value.trailing_metadata())[INCIDENT_KEY])
     found = [line for line in lines if line["event"] == "call refused"]
     assert [line["code"] for line in found] == ["protocol", "refused"]
-    assert set(told) == {found[1]["incident"]}
+    assert set(seen) == {found[1]["incident"]}

@@ -136,9 +136,9 @@ def test_fifty_processes(tmp_path):
             )
         try:
             for child in children:
-                said, complained = child.communicate(timeout=LONGEST_SECONDS)
+                note, complained = child.communicate(timeout=LONGEST_SECONDS)
                 assert child.returncode == 0, complained.decode()
-                assert said.decode().strip() == "all rounds are published"
+                assert note.decode().strip() == "all rounds are published"
         finally:
             for child in children:
                 child.kill()

@@ -291,8 +291,8 @@ async def test_who_waits_for_a_step_hears_of_the_epoch_at_once(tmp_path):
         waits = asyncio.ensure_future(wait(engine, 0))
         await asyncio.sleep(0)
         await engine.rotation.install(later(world, 0, 1, 2, 3).to_json())
-        told = await waits
-        assert told.epoch == 2
+        seen = await waits
+        assert seen.epoch == 2
 
 
 async def messages_of(world, number):

@@ -22,15 +22,15 @@ ROSTER = frozenset(map(client, range(3)))
 def a_word(round_id, **about):
     world = World.new(RULES, 3)
     world.tick(0, 1, 2)
-    said = statement(world.state, client(AUTHORITY))
+    text = statement(world.state, client(AUTHORITY))
     changed = {"trained": 3, "kind": "train", "n_rows": 60, "charged": 2} | about
-    return replace(said, round=RoundId(round_id), **changed)
+    return replace(text, round=RoundId(round_id), **changed)
 
 
 def made_anew(folder, *, exact=False):
     """Write a run that is known up to round 5, whose numbers go to 7."""
     store = SqliteStore(folder, IDENTITY)
-    said = a_word(5)
+    text = a_word(5)
     sealed = store.spool.write(sealed_name(RoundId(5), Blob.of(b"sum")), b"sum")
     model = store.spool.write(snapshot_name(RoundId(5), Blob.of(b"model")), b"model")
     counted = tuple(
@@ -40,8 +40,8 @@ def made_anew(folder, *, exact=False):
     store.begin_from(
         RecoveredRun(
             run="the run",
-            before=Recovered.after(said, last_round=7, charged=6),
-            statement=said,
+            before=Recovered.after(text, last_round=7, charged=6),
+            statement=text,
             contributions=counted,
             latest=(header(3, client(2), kind="train", base_round=2),),
             sealed=(sealed_name(RoundId(5), sealed), sealed),
@@ -103,14 +103,14 @@ def test_exact_sums_go_on_over_those_who_were_counted(tmp_path):
 def test_a_count_before_a_round_that_was_learnt_names_no_client(tmp_path):
     """Another count may have been in between: whom the earlier one named is no help."""
     store = SqliteStore(tmp_path, IDENTITY)
-    said = a_word(1, kind="count", trained=0)
+    text = a_word(1, kind="count", trained=0)
     counted = tuple(header(1, client(n), kind="count", base_round=0) for n in range(2))
     sealed = store.spool.write(sealed_name(RoundId(1), Blob.of(b"sum")), b"sum")
     store.begin_from(
         RecoveredRun(
             run="the run",
-            before=Recovered.after(said, last_round=1, charged=0),
-            statement=said,
+            before=Recovered.after(text, last_round=1, charged=0),
+            statement=text,
             contributions=counted,
             latest=(),
             sealed=(sealed_name(RoundId(1), sealed), sealed),
@@ -153,9 +153,9 @@ def test_members_show_what_they_sent(tmp_path):
 
 def test_a_later_round_is_learnt(tmp_path):
     store = made_anew(tmp_path)
-    said = a_word(9, trained=6)
+    text = a_word(9, trained=6)
     change = RoundLearnt(
-        statement=said, base_round=RoundId(5), last_round=RoundId(10), charged=8, at=2.0
+        statement=text, base_round=RoundId(5), last_round=RoundId(10), charged=8, at=2.0
     )
     store.commit([change], [])
     store.close()

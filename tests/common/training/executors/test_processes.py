@@ -201,7 +201,7 @@ def test_workers_that_always_die_end_the_round_and_not_the_engine(
 
 
 def test_divergence_is_told_as_in_one_process(plan_of, users, executor):
-    said = []
+    text = []
     for workers in (1, executor):
         plan = plan_of(federation={"minimum_item_users": 4})
         learner = Learner(plan, 200, device="cpu", resources=Resources(workers=workers))
@@ -214,9 +214,9 @@ def test_divergence_is_told_as_in_one_process(plan_of, users, executor):
                 learner.contribute(
                     "train", 2, shared, users, PrivateState({"user_embedding": broken})
                 )
-            said.append((caught.value.message, caught.value.remedy))
-    assert said[:2] == said[2:]
-    assert "finite" in said[0][0] and "exploded" in said[1][0]
+            text.append((caught.value.message, caught.value.remedy))
+    assert text[:2] == text[2:]
+    assert "finite" in text[0][0] and "exploded" in text[1][0]
 
 
 def test_a_defect_in_a_worker_is_told_here(plan_of, play, lone, monkeypatch, capsys):

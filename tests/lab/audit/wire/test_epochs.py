@@ -135,7 +135,7 @@ def test_lengths_within_an_epoch_are_still_compared(record, rotated):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "seen"),
     [
         ({"epoch": 1}, "roster_json in GetFederation is of key epoch 2, the message names 1"),
         ({"server_context": None}, "server_context in GetFederation is not the one"),
@@ -143,12 +143,12 @@ def test_lengths_within_an_epoch_are_still_compared(record, rotated):
         ({"epoch": 9}, "roster_json in GetFederation is of key epoch 2, the message names 9"),
     ],
 )
-def test_documents_of_another_epoch_are_told(record, rotated, changes, told):
+def test_documents_of_another_epoch_are_told(record, rotated, changes, seen):
     recording = record()
     if "server_context" in changes:
         changes = {"server_context": rotated.first.server_context[:-1] + b"?"}
     enrol(recording, 1, rotated.second, CLIENTS[0], **changes)
-    assert any(told in problem for problem in problems_of(recording.traffic()))
+    assert any(seen in problem for problem in problems_of(recording.traffic()))
 
 
 def test_a_roster_that_the_authority_did_not_sign_is_told(record, rotated):
