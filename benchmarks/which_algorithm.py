@@ -294,6 +294,37 @@ def disclosures() -> list[str]:
     return [row(*headers), row(*["---"] * len(headers)), *rows]
 
 
+def reference_rows(home: Path) -> dict[str, dict[str, Any]]:
+    """Return the first seed's records of references on the rows that may travel."""
+    found = {}
+    for name in REFERENCES[1:]:
+        path = home / "references" / "parts" / f"{name}-full-seed-1.json"
+        for each in read(path)["measurements"] if path.exists() else ():
+            if each["method"] == name:
+                found[each["label"]] = each
+    return found
+
+
+def shares(homes: list[Path]) -> list[str]:
+    """Return a table of each system's share of the best reference, chosen in two ways."""
+    systems = ("ease", "sketch", "fedals")
+    rows = [row("", "", *systems), row("---", *["---"] * (1 + len(systems)))]
+    for home in homes:
+        references = reference_rows(home)
+        for by in ("validation", "rates") if references else ():
+            best = max(references, key=lambda label: references[label][by]["ndcg"])
+            cells = []
+            for system in systems:
+                paths = sorted((home / system).glob(f"{chosen_in(home / system)}-*.json"))
+                ranks = np.array([read(path)["ranks"] for path in paths])
+                against = np.array(references[best]["ranks"], dtype=np.float64)
+                found = paired_bootstrap(ranks, against, at=AT, n_resamples=2_000).ratio
+                cells.append(f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]")
+            way = "test" if by == "rates" else by
+            rows.append(row(home.name, f"{best}, best on {way}", *cells))
+    return rows
+
+
 MARK, END = "<!-- which_algorithm.py{} -->", "<!-- end -->"
 
 
@@ -315,6 +346,8 @@ def write_page(folder: Path, page: Path) -> None:
         for label, ndcg in its_lines.items():
             lines[label][home.name] = ndcg
     written = replaced(page.read_text(), "", text[:-1])
+    homes = sorted(path for path in folder.iterdir() if path.is_dir())
+    written = replaced(written, ": shares", shares(homes))
     page.write_text(replaced(written, ": disclosure", disclosures()))
     cost = "MB a client sends and receives in the whole run"
     figure = page.parent / "quality-and-bytes.svg"

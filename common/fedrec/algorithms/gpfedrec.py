@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     import torch
 
 
-_OWN, _RECEIVED, _SCORES = "own_item_embedding", "smoothed_item_embedding", "personal_scores"
+OWN, RECEIVED, _SCORES = "own_item_embedding", "smoothed_item_embedding", "personal_scores"
 
 
 class GPFedRecSettings(TrainedSettings):
@@ -133,7 +133,7 @@ class GPFedRec(TrainedAlgorithm):
 
     settings_type: ClassVar[type[AlgorithmSettings]] = GPFedRecSettings
     about: ClassVar[About] = ABOUT["gpfedrec"]
-    mixes_with: ClassVar[str] = _RECEIVED
+    mixes_with: ClassVar[str] = RECEIVED
 
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         super().__init__(settings, shapes)
@@ -166,7 +166,7 @@ class GPFedRec(TrainedAlgorithm):
         return (
             Parameter("item_embedding", "rows", (dim,), Normal(), computed=True),
             Parameter(
-                _OWN,
+                OWN,
                 "own_rows",
                 (dim,),
                 Constant(),
@@ -174,7 +174,7 @@ class GPFedRec(TrainedAlgorithm):
                 sends_whole_table=True,
             ),
             Parameter(
-                _RECEIVED,
+                RECEIVED,
                 "own_rows",
                 (dim,),
                 Constant(),
@@ -212,12 +212,12 @@ class GPFedRec(TrainedAlgorithm):
         eta = self.settings.learning_rate
         rates = {entry.name: eta for entry in self.parameters if entry.scope == "own"}
         rates["user_embedding"] = eta * self.settings.user_rate_scale
-        rows = Sgd({_OWN: self.item_rate}, decay=self.decay, whole=True, toward={_OWN: _RECEIVED})
+        rows = Sgd({OWN: self.item_rate}, decay=self.decay, whole=True, toward={OWN: RECEIVED})
         return (Phase(steps=((Sgd(rates), rows),), epochs=self.settings.local_epochs),)
 
     def score(self, v: Values) -> torch.Tensor:
         """Return the network's scores of a user's own table, or of Q_g without one."""
-        items = v.get(_OWN, v.item_embedding)
+        items = v.get(OWN, v.item_embedding)
         hidden = units(v, v.user_embedding, items, len(UNITS) - 1)
         return (hidden * v.weight_4).sum(-1) + v.bias_4
 
@@ -235,7 +235,7 @@ class GPFedRec(TrainedAlgorithm):
         products = updates.products("item_embedding")
         weights = self.neighbour_weights(cosines(products))
         return Personal(
-            own={_RECEIVED: Mixture(of="item_embedding", weights=weights)},
+            own={RECEIVED: Mixture(of="item_embedding", weights=weights)},
             shared={
                 "item_embedding": updates.mixed("item_embedding", weights.mean(0)[None])[0].astype(
                     np.float64

@@ -34,6 +34,11 @@ _TRIES, _STEPS = 10, 50
 Floats = NDArray[np.float64]
 
 
+def rule_bytes(n_users: int, table_bytes: int) -> int:
+    """Return the memory that a rule takes at most, with tables of this size."""
+    return 3 * min(BLOCK_BYTES, n_users * table_bytes) + 4 * 8 * n_users**2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mixture:
     """New tables for users of a round: the k-th is sum_v weights[k, v] (table of user v).

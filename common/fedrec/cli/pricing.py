@@ -188,9 +188,8 @@ def sizing_table(
     yield "run, without data files and coordinator.reserve_bytes. A client also trains and"
     yield "measures: `fedrec simulate` with its users and one round shows how long that takes."
     if any(each.facts["memory_bytes"] is None for each in needed):
-        yield f"\nUnknown memory and processor time: only {' and '.join(FITTED)} were measured,"
-        yield "and no coordinator that makes a model for each client. Measure a run of a few"
-        yield "rounds with as many clients and items."
+        yield f"\nUnknown memory and processor time: only {' and '.join(FITTED)} were measured."
+        yield "Measure a run of a few rounds with as many clients and items."
 
 
 def tables_price(settings: Settings, n_users: int, n_items: int) -> Price[TableFacts]:

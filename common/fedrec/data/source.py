@@ -351,9 +351,9 @@ def load_data(
 ) -> tuple[UserSplit, Catalogue]:
     """Read interactions for research from a file or a public data set, or split given ones.
 
-    ``load_data("ml-100k")`` downloads MovieLens 100K into the cache if needed. The other public
-    data sets are there after `fedrec data import`. ``load_data(frame)`` takes a frame of pandas or
-    polars, or a table of pyarrow.
+    ``load_data("ml-100k")`` downloads MovieLens 100K into the cache if needed, and has its titles.
+    The other public data sets are there after `fedrec data import`. ``load_data(frame)`` takes a
+    frame of pandas or polars, or a table of pyarrow.
 
     Rows that cannot be read and ids that look wrong are warnings.
 
@@ -382,11 +382,17 @@ def load_data(
                 remedy="For arrays, use load_data(Interactions.from_arrays(users, items)).",
             )
         path = Path(source).expanduser()
+        titled: Catalogue | None = None
         if str(source) in PUBLIC and not path.exists():
             name = str(source)
-            path = DATASETS[name]().interactions_path if name in DATASETS else cached_path(name)
+            fetched = DATASETS[name]() if name in DATASETS else None
+            path = fetched.interactions_path if fetched else cached_path(name)
+            titled = fetched.catalogue if fetched else None
         data = _reading_of({"path": str(path), **reading})
-        return read_users(data, reader="load_data", warn=True)
+        users, items = read_users(data, reader="load_data", warn=True)
+        if titled and not data.catalogue:
+            items = Catalogue.of(items.item_ids, map(titled.title_of, items.item_ids))
+        return users, items
     except DataError as error:
         shown = "interactions" if isinstance(source, Interactions) else "frame"
         if isinstance(source, str | Path):

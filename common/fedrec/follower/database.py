@@ -203,7 +203,10 @@ class StateDatabase:
         try:
             if self._rows is None:
                 self._rows = sqlite3.connect(
-                    self._path, _BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                    self._path,
+                    timeout=_BUSY_SECONDS,
+                    isolation_level=None,
+                    check_same_thread=False,
                 )
                 # Replaced records may hold a key or a user's data.
                 self._rows.execute("PRAGMA secure_delete = ON")
@@ -348,7 +351,7 @@ def _header(path: Path) -> bytes:
 
 def _select(path: Path, table: Table, mode: str) -> list[tuple[str, bytes, bytes]]:
     uri = f"{path.absolute().as_uri()}?mode={mode}"
-    with closing(sqlite3.connect(uri, _BUSY_SECONDS, uri=True)) as rows:
+    with closing(sqlite3.connect(uri, timeout=_BUSY_SECONDS, uri=True)) as rows:
         return rows.execute(f"SELECT name, value, sha256 FROM {table}").fetchall()
 
 

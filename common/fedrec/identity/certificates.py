@@ -263,6 +263,11 @@ YEARS_DAYS = 3652
 INVITATION_DAYS = 14
 _CLOCK_SKEW = timedelta(days=1)
 _ISSUER_REMEDY = "Restore the key authority's folder from a backup (`fedrec keys restore`)."
+_SIGNS_CERTIFICATES = x509.KeyUsage(
+    key_cert_sign=True, crl_sign=False, digital_signature=False, content_commitment=False,
+    key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+    decipher_only=False,
+)  # fmt: skip
 _USES = {
     "coordinator": [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
     "operator": [ExtendedKeyUsageOID.CLIENT_AUTH],
@@ -370,7 +375,13 @@ def _signed(
         .not_valid_after(present + timedelta(days=days))
         .add_extension(x509.BasicConstraints(is_issuer, 0 if is_issuer else None), critical=True)
     )
-    if role is not None:
+    # Python 3.13 and newer ask for these by default, as RFC 5280 (4.2.1) does.
+    own = x509.SubjectKeyIdentifier.from_public_key(public)
+    issuers = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    made = made.add_extension(own, critical=False).add_extension(issuers, critical=False)
+    if role is None:
+        made = made.add_extension(_SIGNS_CERTIFICATES, critical=True)
+    else:
         made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
         made = made.add_extension(x509.ExtendedKeyUsage(_USES[role]), critical=False)
     return made.sign(issuer_key, hashes.SHA256()).public_bytes(Encoding.PEM)

@@ -7,13 +7,13 @@ travelling rows (`fedrec.plan.travelling_rows`): those of the trained items, or 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.algorithms import UpdateTensor
+from fedrec.algorithms import Parameter, UpdateTensor
 from fedrec.errors import InternalError, SettingsError
 from fedrec.evaluation.metrics import MAXIMUM_PER_USER, METRIC_NAMES
 from fedrec.plan.algorithm import about_algorithm, algorithm_of
@@ -332,16 +332,21 @@ def shared_values(plan: Plan, n_items: int, n_rows: int | None = None) -> int:
 
 
 def own_model_bytes(plan: Plan, n_rows: int) -> int:
-    """Return the most that a user downloads besides sums if a server makes a model for each user.
+    """Return the size of a user's own model if a server makes one for each user, else 0."""
+    # Received values are float32.
+    return 4 * sum(size for entry, size in _user_sizes(plan, n_rows) if entry.received)
 
-    It is 0 for algorithms whose updates are only summed.
-    """
-    total = 0
+
+def computed_bytes(plan: Plan, n_rows: int) -> int:
+    """Return the most that the server publishes besides sums if it makes users' models, else 0."""
+    # Computed values are float64, with names and shapes.
+    return sum(8 * size + 256 for entry, size in _user_sizes(plan, n_rows) if entry.computed)
+
+
+def _user_sizes(plan: Plan, n_rows: int) -> Iterator[tuple[Parameter, int]]:
+    """Yield each parameter with the number of values that one user has of it."""
     for entry in algorithm_of(plan, n_rows).parameters:
-        size = math.prod(entry.whole_shape(n_items=n_rows, n_users=1))
-        # Received values are float32. Computed ones are float64, with names and shapes.
-        total += 4 * size * entry.received + (8 * size + 256) * entry.computed
-    return total
+        yield entry, math.prod(entry.whole_shape(n_items=n_rows, n_users=1))
 
 
 def training_modules(plan: Plan) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from fedrec.model.tables import BLOCKS, room_on_disk, table_bytes
 from fedrec.plan.algorithm import about_algorithm, algorithm_of
 from fedrec.plan.layout import (
     Layout,
+    computed_bytes,
     dense_values,
     own_model_bytes,
     protection_of,
@@ -113,7 +114,7 @@ def price(
 
     def of_run(layout: Layout, facts: Facts) -> Price[Facts]:
         each = of_round(layout)
-        received = own_model_bytes(plan, layout.n_rows)
+        received = own_model_bytes(plan, layout.n_rows) + computed_bytes(plan, layout.n_rows)
         total = each.total_bytes + n_clients * received
         return Price(
             up_bytes=each.up_bytes,

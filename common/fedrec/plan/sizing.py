@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from fedrec.algorithms.individual import rule_bytes
 from fedrec.model.tables import room_on_disk, table_bytes
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.layout import own_model_bytes
@@ -24,6 +25,8 @@ _BUFFERS_BYTES = 80 * _MB
 """The most for uploads that arrive together: `bench_flower_deployed.py --parts memory`."""
 _ROW_BYTES = 1_000
 """Of the coordinator's database for each update: 620 measured."""
+_MODEL_BYTES_A_SECOND = 40e9
+"""Of the models that a rule makes, times clients: 943 took 3 to 6 s, 6,040 took 400 s."""
 
 
 class SizeFacts(TypedDict):
@@ -31,8 +34,7 @@ class SizeFacts(TypedDict):
 
     The disk is its folder at the end of the run, without data files and reserves. The time is that
     of one core in a round, without training and measuring. Memory and time are None if nothing
-    similar was measured: under other protections than `FITTED`, and for a coordinator that makes
-    clients' models.
+    similar was measured, which is under other protections than `FITTED`.
     """
 
     memory_bytes: int | None
@@ -65,17 +67,18 @@ def sizes(
     kept = n_rounds if every else min(n_rounds, KEPT_SUMS)
     # Of each client's own model, the coordinator keeps the last one, and the next while it is made.
     own = own_model_bytes(plan, facts["n_rows"])
+    rule = rule_bytes(n_clients, own) if algorithm.derived.personalises else 0
     tables = table_bytes(own_users, algorithm.derived.private_widths)
     # A round's scores, and three versions of the tables with the trainer's copy.
     limit = memory_mib << 20
     work = min(20 * own_users * n_items, limit) + min(4 * tables, limit)
     coordinator = _size(
         "coordinator",
-        fitted and not algorithm.derived.personalises,
-        110 * _MB + _CLIENT_BYTES * n_clients + min(2 * n_clients * up, _BUFFERS_BYTES),
+        fitted,
+        110 * _MB + _CLIENT_BYTES * n_clients + min(2 * n_clients * up, _BUFFERS_BYTES) + rule,
         # Published sums, one round's updates and their sum, and rows about all updates.
         2 * _MB + kept * (down - own) + n_clients * (up + 2 * own + _ROW_BYTES * n_rounds) + up,
-        n_clients * (0.01 + 0.01 * up / _MB),
+        n_clients * (0.01 + 0.01 * up / _MB + n_clients * own / _MODEL_BYTES_A_SECOND),
         up_bytes=n_clients * down + opened,
         down_bytes=n_clients * up,
     )

@@ -265,12 +265,17 @@ def test_sizes_that_were_never_measured_are_unknown(fedrec, settings_file, prote
     assert "only none and bfv were measured" in out
 
 
-def test_the_memory_of_a_coordinator_that_makes_models_is_unknown():
-    plan = plan_of(algorithm={"name": "gpfedrec"}, protection={"name": "none"})
-    found = price(plan, n_items=100, n_clients=4)
-    coordinator, authority, client = sizes(plan, found, own_users=1, memory_mib=64)
-    assert coordinator.facts["memory_bytes"] is coordinator.facts["processor_seconds"] is None
-    assert authority.facts["memory_bytes"] and client.facts["memory_bytes"]
+def test_a_coordinator_that_makes_models_by_hand():
+    """At most three blocks of tables and four matrices of 943 x 943, and 3 to 6 s as measured."""
+    plan = plan_of(algorithm={"name": "gpfedrec", "dim": 32}, protection={"name": "none"})
+    found = price(plan, n_items=1_792, n_clients=943)
+    assert found.facts["n_rows"] == 1_792
+    coordinator, _, _ = sizes(plan, found, own_users=1, memory_mib=64)
+    without = 110_000_000 + 86_000 * 943 + 80_000_000
+    rule = 3 * 943 * 1_792 * 32 * 4 + 4 * 8 * 943**2
+    assert coordinator.facts["memory_bytes"] == without + rule
+    receiving = 943 * (0.01 + 0.01 * found.up_bytes / 1e6)
+    assert 3 < coordinator.facts["processor_seconds"] - receiving < 6
 
 
 def test_the_papers_protocol_keeps_twenty_sums_and_has_no_authority():

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedrec.data import DATASETS, cache_folder, fetch_ml_100k
+from fedrec.data.source import load_data
 from fedrec.errors import DataError
 
 pytestmark = pytest.mark.slow
@@ -135,3 +136,9 @@ def test_where_the_cache_is(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     assert cache_folder() == tmp_path / ".cache" / "fedrec"
+
+
+def test_it_is_read_with_its_titles(ml_100k):
+    _, items = load_data("ml-100k")
+    assert items.titles == ml_100k.catalogue.titles
+    assert items.fingerprint() == ml_100k.catalogue.fingerprint()

@@ -1,5 +1,10 @@
 """Metrics of top-K lists have RecBole's and LensKit's own values, and those derived by hand."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -27,6 +32,13 @@ LENSKIT = {
 }  # fmt: skip
 """What `lenskit.metrics.ranking` of LensKit 2025.8.1 returned, with `LogRankWeight(offset=1)`."""
 LENSKIT_RECALL = {3: 0.2375, 5: 0.2354166666666667, 10: 0.37749999999999995}
+LIBRARIES = (
+    "recbole==1.2.1", "lenskit==2025.8.1", "deepmerge==4.0.0", "humanize==4.17.0",
+    "isal==1.9.1", "lazy-loader==0.6", "more-itertools==11.2.1", "prettytable==3.18.0",
+    "psutil==7.2.2", "py-cpuinfo==9.0.0", "pydantic-settings==2.16.3", "python-dotenv==1.2.4",
+    "pyzmq==27.3.0", "wcwidth==0.9.4", "xopen==2.0.2",
+)  # fmt: skip
+"""Both, and what LensKit imports beyond fedrec's own dependencies."""
 
 
 def ranked():
@@ -59,6 +71,34 @@ def test_recbole_and_lenskit_have_the_same_figures(at):
         for user in range(N_USERS)
     ]  # fmt: skip
     assert np.mean(ours) == pytest.approx(LENSKIT_RECALL[at], abs=1e-12)
+
+
+@pytest.mark.long
+def test_these_are_the_figures_of_their_own_code(tmp_path):
+    """It installs both libraries without their dependencies, which would be torch with CUDA."""
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", tmp_path)
+    subprocess.run((*pip, *LIBRARIES), check=True)
+    scores, lists, held = ranked()
+    test = np.split(held.items, held.indptr[1:-1])
+    given = {
+        "scores": scores.tolist(),
+        "lists": lists.tolist(),
+        "test": [items.tolist() for items in test],
+        "ats": [*RECBOLE],
+    }
+    done = subprocess.run(
+        (sys.executable, Path(__file__).with_name("of_other_libraries.py"), tmp_path),
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["gauc"] == pytest.approx(RECBOLE_GAUC, abs=1e-9)
+    for at, recbole, lenskit in zip(RECBOLE, found["recbole"], found["lenskit"], strict=True):
+        assert recbole == pytest.approx(RECBOLE[at], abs=1e-9)
+        assert lenskit == pytest.approx(LENSKIT[at] | {"recall": LENSKIT_RECALL[at]}, abs=1e-12)
 
 
 def test_recbole_s_gauc_is_the_auc():

@@ -78,6 +78,7 @@ ACCELERATORS: Mapping[str, Accelerator] = {
             and getattr(algorithm.settings, "noise_where", "") == "none"
         ),
     ),
+    "gpfedrec": Accelerator(version=1, serves=lambda algorithm: True),
     "plgc": Accelerator(
         version=1,
         serves=lambda algorithm: (

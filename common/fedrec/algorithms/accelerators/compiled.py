@@ -423,3 +423,22 @@ def hand_over(n_rows, items, has_basis, weight, scale, bound, space, change, cou
         clipped += over
         not_finite += beyond
     return clipped, not_finite == 0
+
+
+@njit(**COMPILED)
+def hand_over_table(table, active, items, weight, scale, bound, room, change):
+    """Round the change of a user's whole own table and add it. Return (clipped values, finite).
+
+    Args:
+        active: rows of the active items in the table.
+        room: work memory, (dim,).
+    """
+    clipped, not_finite = 0, 0
+    for item in range(len(active)):
+        own, version = row_at(table, active[item]), row_at(items, item)
+        for c in range(len(room)):
+            room[c] = own[c] - version[c]
+        over, beyond = add_row(room, weight, scale, bound, row_at(change, item))
+        clipped += over
+        not_finite += beyond
+    return clipped, not_finite == 0

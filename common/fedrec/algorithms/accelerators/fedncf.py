@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from fedrec.algorithms.grid import RoundSums
 
 
-_BLOCK = 64
+BLOCK = 64
 _FIRST, _SECOND, _THIRD = 32, 16, 8
 """Units of the layers, as in `fedncf.UNITS`. Constants let the compiler unroll."""
 _ZERO = np.float32(0.0)
@@ -147,7 +147,7 @@ def fit(
     return found.result({"user_embedding": torch.from_numpy(users.vectors)})
 
 
-class _Rates(NamedTuple):
+class NetworkRates(NamedTuple):
     """Step sizes, and the share that weight decay removes in a minibatch, float32."""
 
     network: np.float32
@@ -158,7 +158,7 @@ class _Rates(NamedTuple):
     rows_lost: np.float32
 
 
-class _Layers(NamedTuple):
+class Layers(NamedTuple):
     """Work memory for a minibatch's blocks and for the layers of one of them, units x samples.
 
     Attributes:
@@ -187,7 +187,28 @@ class _Layers(NamedTuple):
 
 
 @njit(**COMPILED)
-def _views(flat, dim):
+def open_layers(batch_size, space, network):
+    """Return work memory for a minibatch."""
+    dim = space.rows.shape[1]
+    n_blocks = -(-min(batch_size, len(space.drawn)) // BLOCK)
+    return Layers(
+        np.empty((n_blocks, dim, BLOCK), dtype=np.float32),
+        np.empty(_FIRST, dtype=np.float32),
+        np.empty((_FIRST, BLOCK), dtype=np.float32),
+        np.empty((_SECOND, BLOCK), dtype=np.float32),
+        np.empty((_THIRD, BLOCK), dtype=np.float32),
+        np.empty((1, BLOCK), dtype=np.float32),
+        np.empty((_FIRST, BLOCK), dtype=np.float32),
+        np.empty((_SECOND, BLOCK), dtype=np.float32),
+        np.empty((_THIRD, BLOCK), dtype=np.float32),
+        np.empty((dim, BLOCK), dtype=np.float32),
+        np.empty(dim, dtype=np.float32),
+        np.empty_like(network),
+    )
+
+
+@njit(**COMPILED)
+def views_of(flat, dim):
     """Return views of the layers' weights and biases, and of the score's, in a flat network."""
     inputs = 2 * dim
     one = _FIRST * inputs
@@ -220,12 +241,12 @@ def _add_product(total, weights, values):
             c, d = weights[row, k + 2], weights[row, k + 3]
             v, w = row_at(values, k), row_at(values, k + 1)
             x, y = row_at(values, k + 2), row_at(values, k + 3)
-            for place in range(_BLOCK):
+            for place in range(BLOCK):
                 part = fused(b, w[place], fused(a, v[place], into[place]))
                 into[place] = fused(d, y[place], fused(c, x[place], part))
         for k in range(whole, inner):
             a, v = weights[row, k], row_at(values, k)
-            for place in range(_BLOCK):
+            for place in range(BLOCK):
                 into[place] = fused(a, v[place], into[place])
 
 
@@ -264,7 +285,7 @@ def _forward(units, weights, constant, values):
     _add_product(units, weights, values)
     for row in range(len(units)):
         into = row_at(units, row)
-        for place in range(_BLOCK):
+        for place in range(BLOCK):
             into[place] = _ZERO if into[place] <= _ZERO else into[place]
 
 
@@ -275,7 +296,7 @@ def _backward(slopes, weights, units, above):
     _add_product(slopes, weights.T, above)
     for row in range(len(slopes)):
         into, unit = row_at(slopes, row), row_at(units, row)
-        for place in range(_BLOCK):
+        for place in range(BLOCK):
             into[place] = into[place] if unit[place] > _ZERO else _ZERO
 
 
@@ -312,45 +333,68 @@ def _move_rows(by_items, batch, rate, space):
 
 
 @njit(**COMPILED)
-def _shrink(values, lost):
-    """Apply weight decay's part of a step. Computing 1 - lost would be less exact than lost."""
+def _shrink(values, goals, lost):
+    """Apply weight decay's part of a step. Computing 1 - lost would be less exact than lost.
+
+    Args:
+        goals: the rows to which rows decay, or an empty table for 0.
+    """
     if lost == _ZERO:
         return
     for row in range(len(values)):
         for c in range(values.shape[1]):
-            values[row, c] -= lost * values[row, c]
+            goal = goals[row, c] if len(goals) else _ZERO
+            values[row, c] -= lost * (values[row, c] - goal)
 
 
 @njit(**COMPILED)
-def _take(batch, n_positives, rows, vector, network, rates, layers, ones, space):
-    """Take one minibatch's simultaneous step in place. Return the summed loss before it."""
-    dim = len(vector)
-    weight_1, bias_1, weight_2, bias_2, weight_3, bias_3, weight_4, bias_4 = _views(network, dim)
-    by_1, by_b1, by_2, by_b2, by_3, by_b3, by_4, by_b4 = _views(layers.gradient, dim)
+def write_constant(vector, views, constant):
+    """Write the user's part of the first layer, which all its samples share."""
+    weight_1, bias_1 = views[0], views[1]
+    for row in range(_FIRST):
+        constant[row] = bias_1[row] + dots((weight_1[row, : len(vector)],), (vector,))[0]
+
+
+@njit(**COMPILED)
+def score_block(items, views, layers):
+    """Write a block's units and its scores, these in place of the errors."""
+    weight_1, _, weight_2, bias_2, weight_3, bias_3, weight_4, bias_4 = views
+    _forward(layers.first, weight_1[:, len(items) :], layers.constant, items)
+    _forward(layers.second, weight_2, bias_2, layers.first)
+    _forward(layers.third, weight_3, bias_3, layers.second)
+    layers.errors[0] = bias_4[0]
+    _add_product(layers.errors, weight_4, layers.third)
+
+
+@njit(**COMPILED)
+def take(batch, n_positives, rows, goals, vector, network, rates, layers, ones, space):
+    """Take one minibatch's simultaneous step in place. Return the summed loss before it.
+
+    Args:
+        goals: the rows to which `rows` decay, or an empty table for 0.
+    """
+    dim, views = len(vector), views_of(network, len(vector))
+    weight_1, _, weight_2, _, weight_3, _, weight_4, _ = views
+    by_1, by_b1, by_2, by_b2, by_3, by_b3, by_4, by_b4 = views_of(layers.gradient, dim)
     first, second, third, errors = layers.first, layers.second, layers.third, layers.errors
     first_d, second_d, third_d = layers.by_first, layers.by_second, layers.by_third
-    by_items, by_vector, constant = layers.by_items, layers.by_vector, layers.constant
+    by_items, by_vector = layers.by_items, layers.by_vector
     of_item = weight_1[:, dim:]
     layers.gradient[:] = _ZERO
-    for row in range(_FIRST):
-        constant[row] = bias_1[row] + dots((weight_1[row, :dim],), (vector,))[0]
-    n_blocks = -(-len(batch) // _BLOCK)
+    write_constant(vector, views, layers.constant)
+    n_blocks = -(-len(batch) // BLOCK)
     for number in range(n_blocks):
-        part = batch[number * _BLOCK : (number + 1) * _BLOCK]
+        part = batch[number * BLOCK : (number + 1) * BLOCK]
         _read_rows(layers.blocks[number], part, space)
     # Decay applies to every row of the round, as in a dense optimiser, before this minibatch's
     # step.
-    _shrink(rows, rates.rows_lost)
+    _shrink(rows, goals, rates.rows_lost)
     loss, size = 0.0, np.float32(len(batch))
     for number in range(n_blocks):
-        part, items = batch[number * _BLOCK : (number + 1) * _BLOCK], layers.blocks[number]
-        _forward(first, of_item, constant, items)
-        _forward(second, weight_2, bias_2, first)
-        _forward(third, weight_3, bias_3, second)
-        errors[0] = bias_4[0]
-        _add_product(errors, weight_4, third)
+        part, items = batch[number * BLOCK : (number + 1) * BLOCK], layers.blocks[number]
+        score_block(items, views, layers)
         loss += _score_errors(errors[0], part, n_positives)
-        for place in range(_BLOCK):
+        for place in range(BLOCK):
             errors[0, place] /= size
         _add_sums(by_b4, errors, ones)
         for row in range(_THIRD):
@@ -389,7 +433,7 @@ def _train_part(part, parts, users, common, change, counts, network_change, loss
     scale, bound = np.float32(common.scale), np.float32(common.bound)
     network_scale = np.float32(common.network_scale)
     network_bound = np.float32(common.network_bound)
-    rates = _Rates(
+    rates = NetworkRates(
         np.float32(common.rate),
         np.float32(common.user_rate),
         np.float32(common.item_rate),
@@ -399,22 +443,8 @@ def _train_part(part, parts, users, common, change, counts, network_change, loss
     )
     n_items, dim = items.shape
     space = open_space(sampled.pointers, per_positive, n_items, dim)
-    n_blocks = -(-min(batch_size, len(space.drawn)) // _BLOCK)
-    layers = _Layers(
-        np.empty((n_blocks, dim, _BLOCK), dtype=np.float32),
-        np.empty(_FIRST, dtype=np.float32),
-        np.empty((_FIRST, _BLOCK), dtype=np.float32),
-        np.empty((_SECOND, _BLOCK), dtype=np.float32),
-        np.empty((_THIRD, _BLOCK), dtype=np.float32),
-        np.empty((1, _BLOCK), dtype=np.float32),
-        np.empty((_FIRST, _BLOCK), dtype=np.float32),
-        np.empty((_SECOND, _BLOCK), dtype=np.float32),
-        np.empty((_THIRD, _BLOCK), dtype=np.float32),
-        np.empty((dim, _BLOCK), dtype=np.float32),
-        np.empty(dim, dtype=np.float32),
-        np.empty_like(network),
-    )
-    own_network, ones = np.empty_like(network), np.ones(_BLOCK, dtype=np.float32)
+    layers, no_goals = open_layers(batch_size, space, network), np.empty((0, dim), np.float32)
+    own_network, ones = np.empty_like(network), np.ones(BLOCK, dtype=np.float32)
     all_finite = True
     for user in range(part, len(users.vectors), parts):
         n_positives = sampled.pointers[user + 1] - sampled.pointers[user]
@@ -425,9 +455,9 @@ def _train_part(part, parts, users, common, change, counts, network_change, loss
         for epoch in range(common.epochs):
             places = shuffled(n_samples, sampled.shuffle_keys[epoch, user], space)
             for begin in range(0, n_samples, batch_size):
-                loss += _take(
-                    places[begin : begin + batch_size], n_positives, rows, vector, own_network,
-                    rates, layers, ones, space,
+                loss += take(
+                    places[begin : begin + batch_size], n_positives, rows, no_goals, vector,
+                    own_network, rates, layers, ones, space,
                 )  # fmt: skip
         losses[user] = loss / (n_samples * common.epochs)
         over, rows_finite = hand_over(n_rows, items, False, 1, scale, bound, space, change, counts)

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms.accelerators.compiled import (
     Sampled,
-    add_row,
     begin_user,
     dots,
     hand_over,
+    hand_over_table,
     open_space,
     row_at,
     shuffled,
@@ -169,20 +169,6 @@ def _score_all(scores, vector, table, active, items, share):
 
 
 @njit(**COMPILED)
-def _hand_over_table(table, active, items, weight, scale, bound, room, change):
-    """Round all of C - G and add it. Return (clipped values, finite)."""
-    clipped, not_finite = 0, 0
-    for item in range(len(active)):
-        own, version = row_at(table, active[item]), row_at(items, item)
-        for c in range(len(room)):
-            room[c] = own[c] - version[c]
-        over, beyond = add_row(room, weight, scale, bound, row_at(change, item))
-        clipped += over
-        not_finite += beyond
-    return clipped, not_finite == 0
-
-
-@njit(**COMPILED)
 def _train_part(part, parts, users, common, mixing, change, counts, losses, clipped):
     """Train every `parts`-th user from `part` on. Return whether all values were finite."""
     sampled, items, active = users.sampled, common.items, mixing.active
@@ -234,7 +220,7 @@ def _train_part(part, parts, users, common, mixing, change, counts, losses, clip
             n_rows, items, True, weight, scale, bound, space, change, counts
         )
         if mixing.whole:
-            clipped[user], finite = _hand_over_table(
+            clipped[user], finite = hand_over_table(
                 table, active, items, weight, scale, bound, room, change
             )
         all_finite = all_finite and finite and math.isfinite(loss)

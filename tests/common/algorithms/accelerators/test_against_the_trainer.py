@@ -54,6 +54,7 @@ CASES = {
         },
         {},
     ),
+    "gpfedrec": ({"name": "gpfedrec", "item_rate_scale": 5.0, "user_rate_scale": 20.0}, {}),
     "fedrap": (FEDRAP, {}),
     "fedrap, later": (FEDRAP | {"schedule": "sin", "sparsity": "l2"}, {}),
     "fedrap, all that is fixed": (
