@@ -13,8 +13,8 @@ LARGEST_COST = 1.5
 """`ease` is proposed up to this many times the bytes of `sketch`."""
 LONG_HISTORY = 40.0
 """Interactions of the mean user, in rows that are trained, from which `fedals` is proposed. On
-MovieLens 100K and 1M, which are above it, `fedals` is better than `sketch` of about the same bytes.
-On FilmTrust and Amazon Video, which are below it, `sketch` is better."""
+MovieLens 100K and 1M, which are above it, `fedals` needs fewer bytes than `sketch` that is as good.
+On FilmTrust and Amazon Video, which are below it, `sketch` is as good or better."""
 _ROWS_PER_DIRECTION = 4
 _DIRECTIONS = (64, 1024)
 _ROWS_PER_DIMENSION = 16
@@ -86,7 +86,7 @@ def propose(
     if history >= LONG_HISTORY:
         dim = min(_size(shape.n_rows, _ROWS_PER_DIMENSION, _DIMENSIONS), most)
         chosen = (
-            "In fedrec's measurements, fedals was better than sketch of about the same bytes on "
+            "In fedrec's measurements, fedals needed fewer bytes than sketch that was as good, on "
             f"data with {LONG_HISTORY:g} interactions or more for the mean user."
         )
         sized = f"dim is {dim}: a sixteenth of the rows, from 64 to 256{few}."
@@ -94,7 +94,7 @@ def propose(
         reasons = [*reasons, priced, chosen, sized]
         return Proposal(algorithm="fedals", values=values, reasons=tuple(reasons))
     chosen = (
-        "In fedrec's measurements, sketch was better than fedals on data with "
+        "In fedrec's measurements, sketch was as good as fedals or better on data with "
         f"fewer than {LONG_HISTORY:g} interactions for the mean user."
     )
     dim = min(directions["algorithm.dim"], most)
