@@ -12,8 +12,9 @@ from dataclasses import fields
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 
-from fedrec.algorithms.algorithm import Algorithm
+from fedrec.algorithms.algorithm import Algorithm, Derived
 from fedrec.algorithms.declarations import About, Advice
+from fedrec.algorithms.sent import Sent
 from fedrec.errors import SettingsError
 
 ENTRY_POINTS = "fedrec.algorithms"
@@ -82,6 +83,13 @@ def _loaded(point: EntryPoint, *, taken: bool) -> type[Algorithm]:
         raise SettingsError(
             f"{about}, whose class sets {', '.join(beside) or 'about'}, which is ignored.",
             remedy=f"Set it in `about`, a `fedrec.algorithms.About`, in {package}.",
+        )
+    computed = {name for of in (Derived, Sent) for name in vars(of) if not name.startswith("_")}
+    own = sorted(name for name in computed - set(dir(Algorithm)) if hasattr(kind, name))
+    if own:
+        raise SettingsError(
+            f"{about}, whose class defines {', '.join(own)}, which fedrec now computes itself.",
+            remedy=f"Declare it by parameters and phases in {package}, and remove these names.",
         )
     return kind
 

@@ -321,7 +321,8 @@ def array_of(table: Table) -> NDArray[np.float32]:
 def give_back(table: NDArray[Any] | BlockedTable) -> None:
     """Drop a mapped array's pages from this process. The file keeps their content."""
     pages = getattr(table, "_mmap", None)
-    if pages is not None:
+    # The file doesn't have the changes of a copy-on-write array.
+    if pages is not None and getattr(table, "mode", "") != "c":
         pages.madvise(mmap.MADV_DONTNEED)
 
 

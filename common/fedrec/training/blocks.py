@@ -296,11 +296,14 @@ def buckets_of(
     n_steps = np.ones_like(n_samples) if together else -(-n_samples // batch_size)
     n_rows = np.array([padded(n) for n in samples.n_rows.tolist()], dtype=np.int64)
     if coarse:
-        most = np.maximum(n_rows, padded(coarse))
-        n_rows = np.minimum(most, 4 ** np.maximum(3, np.ceil(np.log2(n_rows) / 2)).astype(np.int64))
+        whole = np.maximum(n_rows, padded(coarse))
+        n_rows = np.minimum(
+            whole, 4 ** np.maximum(3, np.ceil(np.log2(n_rows) / 2)).astype(np.int64)
+        )
     if uneven:
         n_steps = 1 << np.ceil(np.log2(n_steps.clip(min=1))).astype(np.int64)
-    if coarse and n_steps.max(initial=1) * batch_size * len(n_steps) <= _FEW_SAMPLES:
+    most = n_samples.max(initial=1) if together else n_steps.max(initial=1) * batch_size
+    if coarse and most * len(n_steps) <= _FEW_SAMPLES:
         n_rows[:] = n_rows.max(initial=0)
         n_steps[:] = n_steps.max(initial=1) if uneven else n_steps
     order = np.lexsort((n_rows, n_steps))

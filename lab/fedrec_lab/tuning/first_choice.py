@@ -236,7 +236,7 @@ def choose(
         tell: called with a line for each training.
     """
     study = _Study(values, (users, catalogue), n_clients, tell, clock or SystemClock())
-    tell(f"Choosing on validation. This takes about {SECONDS:g} s at most.")
+    tell(f"Choosing on validation. This takes about {SECONDS:g} s, or one round if that is longer.")
     start = study.train({})
     if start is None:
         return FirstChoice(

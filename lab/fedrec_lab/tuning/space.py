@@ -322,7 +322,9 @@ class TrialSource:
         if self._further(key, value) is not None:
             return True
         values, best = self.tried[key].values, self._best() or {}
-        if not value or value not in (values[0], values[-1]) or self.tried[key].beyond(value):
+        if len(values) < 2 or not value or self.tried[key].beyond(value):
+            return False
+        if value not in (values[0], values[-1]):
             return False
         # The list has no steps of its own: it has two values, or begins with 0.
         further = 2 * value if value == values[-1] else type(value)(value / 2)

@@ -71,6 +71,7 @@ def test_an_installed_algorithm_comes_after_fedrecs_own(install):
         ("near = broken:Nearest", MODULE, "have the name 'nearest'"),
         ("fedmf = broken:Nearest", MODULE, "that name is taken"),
         ("nearest = broken:Nearest", BEFORE_ABOUT, "sets exposed_in_the_clear"),
+        ("nearest = broken:Nearest", f"{MODULE}\nNearest.mean_changes = max\n", "mean_changes"),
     ],
 )
 def test_what_is_no_algorithm_is_refused_by_the_packages_name(

@@ -136,7 +136,8 @@ def test_minibatches_are_those_of_the_plain_twin(users, gathers):
                 batches = batches_of(7, ROUND, epoch, key, samples, BATCH)
                 found = list(block.minibatches(epoch))
                 assert len(found) == len(batches)
-                for (rows, weight, share), batch in zip(found, batches, strict=True):
+                for (rows, weight, share, live), batch in zip(found, batches, strict=True):
+                    assert live is None
                     check_minibatch(block, place, rows, weight, share, batch, len(samples))
         dummies = slice(block.n_users, None)
         assert (block.item[dummies] == N_ITEMS).all()

@@ -133,6 +133,7 @@ def test_the_best_of_two_values_is_at_an_edge_if_the_setting_allows_more():
         ("algorithm.alpha", (1.0, 5.0), True),
         ("algorithm.frequency_exponent", (0.0, 1.0), False),
         ("algorithm.dim", (4, 8), False),
+        ("algorithm.alpha", (5.0,), False),
     ):
         found = proposals([TriedSetting(key=key, values=values)], n_rows=9, **{key: values[0]})
         all_of(found, lambda one, key=key: one[key])
