@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -146,15 +147,7 @@ class Trainer:
             clipped=torch.zeros_like(held),
         )
         # Lengths are on the host. Nothing else of the loop is.
-        for size, members in buckets_of(
-            samples,
-            batch_size=self._algorithm.batch_size,
-            epochs=self.epochs,
-            gathers=self.gathers,
-            together=self.together,
-            coarse=0 if self._room is None else chunk.n_items,
-            uneven=self._room is not None and self.may_skip,
-        ):
+        for size, members in self._buckets(chunk, samples):
             most = BLOCK_USERS if self._room is None else self._room.users(size, len(members))
             block_users = min(most, -(-len(members) // BLOCK_USERS) * BLOCK_USERS)
             while len(members):
@@ -167,6 +160,22 @@ class Trainer:
                     if self._room is not None:
                         self._room.shrink(size, block_users)
         return replace(found, private=private | kept)
+
+    def _buckets(self, chunk: Chunk, samples: Samples) -> list[tuple[BlockSize, torch.Tensor]]:
+        """Return the users of each size, of few sizes if a device has room for all users."""
+        found = partial(
+            buckets_of,
+            samples,
+            batch_size=self._algorithm.batch_size,
+            epochs=self.epochs,
+            gathers=self.gathers,
+            together=self.together,
+        )
+        if self._room is not None:
+            few = list(found(coarse=chunk.n_items, uneven=self.may_skip))
+            if all(self._room.users(size, len(own)) >= len(own) for size, own in few):
+                return few
+        return list(found())
 
     def _prepared(self, chunk: Chunk, private: Tensors) -> tuple[Samples, Tensors]:
         """Return a chunk's samples, and the tensors that training writes.
