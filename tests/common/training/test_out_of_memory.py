@@ -68,6 +68,16 @@ def same(found, expected):
     return len(found) == len(expected) and all(map(torch.equal, found, expected))
 
 
+def assert_near(found, expected):
+    """Blocks of other sizes may have other last bits."""
+    # Whole numbers: users who touched a row, values clipped.
+    assert torch.equal(found[1], expected[1])
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(
+            one.to(torch.float64), other.to(torch.float64), rtol=1e-4, atol=2.0
+        )
+
+
 class Raises(TorchDispatchMode):
     """Has no memory left for one of the tensors that are made.
 
@@ -104,15 +114,14 @@ def limited(monkeypatch, most):
 
 @pytest.mark.parametrize("most", [8, 16, 31])
 def test_a_block_is_halved_until_it_fits(party, most, monkeypatch):
-    fits = 8 if most < 16 else 16
-    expected = trained(party, Room(fits))
+    expected = trained(party, Room(64))
     sizes = limited(monkeypatch, most)
     room = Room(64)
-    assert same(trained(party, room), expected)
+    assert_near(trained(party, room), expected)
     assert max(sizes) > most
     # It is found out once, not for each block.
     assert len([size for size in sizes if size > most]) <= 3
-    assert room.n_users == fits
+    assert most // 2 <= room.n_users <= most
 
 
 def test_eight_users_who_do_not_fit_are_an_error(party, monkeypatch):
@@ -167,12 +176,7 @@ def test_wherever_memory_ends_nothing_is_added_twice(party):
                 continue
         assert raising.n_made > at
         halved += 1
-        # Whole numbers: users who touched a row, values clipped.
-        assert torch.equal(found[1], expected[1])
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(
-                one.to(torch.float64), other.to(torch.float64), rtol=1e-4, atol=2.0
-            )
+        assert_near(found, expected)
     assert halved > 6
 
 
