@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -177,9 +178,13 @@ def places():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    # Paths of sockets must be short.
-    folder = tmp_path_factory.mktemp("r")
+def folder():
+    # Paths of sockets have 107 bytes at most, which pytest's own folders in a worker exceed.
+    with tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as short:
+        yield from with_token(Path(short))
+
+
+def with_token(folder):
     (folder / "token").write_text(secrets.token_hex(32))
     (folder / "token").chmod(0o600)
     before = dict(os.environ)
