@@ -60,7 +60,7 @@ def test_a_return_is_into_a_file_that_was_left(tool, tmp_path, capsys):
 def test_an_update_is_followed_from_the_client_to_the_store():
     done = subprocess.run([sys.executable, str(TOOL)], capture_output=True, text=True, check=True)
     update, _, total = done.stdout.partition("The sum,")
-    way = [line.split()[-1] for line in update.splitlines() if ".py " in line]
+    way = [line.split()[1] for line in update.splitlines() if ".py " in line]
     assert "PlainMember.protect" in way[:2]
     assert {"SqliteStore.commit", "RunningSum.add", "CoordinatorService.SubmitUpdate"} <= {*way}
     assert "SharedModel.applied" in total
