@@ -13,7 +13,7 @@ from fedrec.state_folder import FolderLock
 
 
 class Time:
-    """A clock that goes on when a process waits; at the third wait the first one lets go."""
+    """A clock that advances when a process waits. At the third wait, the first one unlocks."""
 
     def __init__(self) -> None:
         self.now, self.waits = 0.0, 0

@@ -72,7 +72,7 @@ def test_a_coordinator_that_is_killed_while_clients_enrol(tmp_path, start):
 
 @pytest.mark.long
 def test_a_kit_that_is_started_twice_and_one_that_was_copied(tmp_path, start):
-    """The second of each is told; the first goes on, and no client's data is counted twice."""
+    """The second of each is refused. The first continues, and no data is counted twice."""
     kits = Kits(tmp_path, start)
     clients = kits.path / "clients"
     shutil.copytree(clients / "a", clients / "copy")

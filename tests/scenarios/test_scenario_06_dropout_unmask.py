@@ -63,7 +63,7 @@ def test_scenario_06_three_fifths_end_the_round_and_unmask_nothing(people):
     with pytest.raises(RoundError, match=r"needs \d+"):
         cohort.mask(without=gone)
     assert cohort.collector.step == "vectors" and not cohort.collector.can_unmask
-    # A coordinator that goes on regardless has all signatures, but of most clients too few
+    # A coordinator that continues anyway has all signatures, but of most clients too few
     # neighbours are left for them to give shares.
     survivors = pack(set(range(100)) - gone, 100)
     here = cohort.positions(gone)

@@ -94,7 +94,7 @@ def test_scenario_17_applicant_calls_next_task(tmp_path):
         found.link(0) as link,
         pytest.raises(RefusedError),
     ):
-        # A member invites no client: it applies for itself alone, to be a guest.
+        # A member can't invite clients. It can only ask to become a guest.
         link.apply(SignedApplication.make(other.public, own).to_json())
 
 

@@ -339,7 +339,7 @@ def spoilt(
 
 @contextmanager
 def killed_when_opened(n_opened: int) -> Iterator[None]:
-    """End the authority when it uses its key once more after so many sums."""
+    """End the authority at the first use of its key after a given number of sums."""
     reveal = KeyWatch.reveal
 
     def killed(watch: KeyWatch, *what: Any) -> Any:

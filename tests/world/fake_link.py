@@ -178,7 +178,7 @@ class FakeLink:
 
 
 def down(world: World, name: str, times: int) -> Callable[[str], None]:
-    """Return a `before` hook: the named call fails as unreachable for so many times."""
+    """Return a `before` hook: the named call is unreachable a given number of times."""
     left = [times]
 
     def hook(called: str) -> None:

@@ -136,7 +136,7 @@ def start_head(folder, place, **variables):
 
 
 def wait_for_nodes(address, n_nodes, node=None):
-    """Wait until so many nodes of the cluster are alive, and one of them has not ended."""
+    """Wait until a given number of nodes are alive, while the given process still runs."""
     from ray._raylet import GcsClient
 
     client = GcsClient(address=address)

@@ -109,7 +109,7 @@ def test_one_that_says_something_else_is_outvoted(order):
 
 
 def test_clients_disagree():
-    """After the time that they have the run goes on: no client knows which model they have."""
+    """When their time is over, the run continues, because no client knows which model they have."""
     world = published(kind="train")
     world.report(0, "honest")
     world.report(1, "lie")
