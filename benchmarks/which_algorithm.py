@@ -55,7 +55,11 @@ AT, CLIENTS, FLOOR = 10, 3, 10
 READING: dict[str, Values] = {"filmtrust": {"minimum_interactions": 5}}
 OWN: dict[str, tuple[Values, ...]] = {
     "fedmf": ({},),
-    "fedals": tuple({"algorithm.dim": dim} for dim in (64, 128, 256)),
+    "fedals": (
+        *({"algorithm.dim": dim} for dim in (64, 128, 256)),
+        {"algorithm.dim": 64, "algorithm.alpha": 1, "algorithm.regularisation": 10},
+        {"algorithm.dim": 64, "algorithm.alpha": 10, "algorithm.regularisation": 50},
+    ),
     "sketch": tuple({"algorithm.dim": dim} for dim in (64, 256, 1024)),
     "ease": tuple({"algorithm.regularisation": weight} for weight in (10, 30, 100, 300, 1000)),
 }
