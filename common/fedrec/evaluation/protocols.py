@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedrec.data.mapped_items import MappedItems
 from fedrec.data.splits import UserSplit
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol, Split
 from fedrec.random_streams import Purpose, mix, shift_right, stream_key, user_stream
@@ -34,7 +35,7 @@ class Histories:
 
     user_keys: NDArray[np.int64]
     train_indptr: NDArray[np.int64]
-    train_items: NDArray[np.int64]
+    train_items: NDArray[np.int64] | MappedItems
     validation_items: NDArray[np.int64]
     test_items: NDArray[np.int64]
 
