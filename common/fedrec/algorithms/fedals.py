@@ -97,7 +97,8 @@ class FedALSSettings(AlgorithmSettings):
         ge=0,
         le=1,
         multiple_of=0.125,
-        description="Exponent of interactions in the coefficient's growth, a multiple of 0.125.",
+        description="How fast regularisation grows with the number n of interactions: the "
+        "coefficient is multiplied by (n / 64)^frequency_exponent. If 0, it is constant.",
     )
     momentum: float = Field(
         default=0.4, ge=0, lt=1, description="Share of an item's last step that is repeated."

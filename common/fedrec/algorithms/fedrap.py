@@ -167,10 +167,10 @@ class FedRAPSettings(TrainedSettings):
         "code always runs fixed.",
     )
     batch_decay: Factor = Field(
-        default=0.95, description="Factor of step sizes after every minibatch."
+        default=0.95, description="Step sizes are multiplied by this after every minibatch."
     )
     round_decay: Factor = Field(
-        default=0.97, description="Factor of step sizes after every published round."
+        default=0.97, description="Step sizes are multiplied by this after every published round."
     )
     tolerance: Share = Field(
         default=1e-4,
@@ -191,7 +191,10 @@ class FedRAPSettings(TrainedSettings):
         default=1.0, description="Deviation of the noise as a multiple of noise_clip (z)."
     )
     local_epochs: int = Field(
-        default=10, ge=1, le=100, description="Most passes over a user's samples in a round."
+        default=10,
+        ge=1,
+        le=100,
+        description="Largest number of passes over a user's samples in a round.",
     )
     batch_size: int = Field(default=2048, ge=1, le=1_000_000, description="Samples in a minibatch.")
 

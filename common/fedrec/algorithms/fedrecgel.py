@@ -123,7 +123,10 @@ class FedRecGELSettings(TrainedSettings):
         description="Distance uphill of a user's own gradient's point. 0 turns this half off.",
     )
     local_epochs: int = Field(
-        default=1, ge=1, le=1, description="A round is one step by all of a user's samples."
+        default=1,
+        ge=1,
+        le=1,
+        description="Always 1: a round is one step over all of a user's samples.",
     )
     batch_size: int = Field(
         default=128,

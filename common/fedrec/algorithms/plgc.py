@@ -215,8 +215,8 @@ class PLGCSettings(WrapperSettings):
     )
     rate_factor: Factor = Field(
         default=0.95,
-        description="Factor of SGD's step sizes after every minibatch of a visit, unless the base "
-        "has its own factor.",
+        description="SGD's step sizes are multiplied by this after every minibatch of a visit, "
+        "unless the base has its own factor.",
     )
     upload: Literal["change", "table"] = Field(
         default="change",
