@@ -6,8 +6,8 @@ An algorithm's settings, its client half (`fit`, `scores`) and its server half
 bits. Only the client half imports torch, when it trains.
 
 Derive an algorithm that trains on minibatches from `TrainedAlgorithm`. It then consists of its
-settings, parameters, phases and score. `fedrec.algorithms.trained` has the two rules that hold for
-all of them and that no paper has: clipping and rounding, and rare items.
+settings, parameters, phases and score. `fedrec.algorithms.trained` has the rules that hold for all
+of them and that no paper has.
 """
 
 from __future__ import annotations
