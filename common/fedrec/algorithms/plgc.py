@@ -20,8 +20,8 @@ G that it receives. In a user's first round, C begins as G. The base scores with
 beta = `weight` and gamma = `off_weight`. The norms of eq. 14 are over the whole tables. lambda_c is
 computed once per epoch and is not differentiated. Q is computed in every minibatch from the C of
 that moment (Algorithm 1 does so once per epoch). C is trained in the steps in which the base trains
-its table, so dL_rec/dC = lambda_c dL_rec/dQ. G is a constant in L_eRR, and in L_rec unless the base
-trains it beside C (FedRAP).
+its table, so dL_rec/dC = lambda_c dL_rec/dQ. G is a constant in L_eRR. It is one in L_rec, too,
+except with FedRAP, which trains it together with C.
 
 Z^C and Z^G are predictor(projector(rows)) of C and G, with a row for each item of the minibatch. A
 user has one private network for both views. The paper does not give its sizes. As in
@@ -36,8 +36,8 @@ With `upload = "table"`, users contribute C_n - G over all rows, so eq. 1 is exa
 participants. With "change", they contribute how C_n moved in the round, with the same number of
 values, and G <- G + sum_n alpha_n (change of C_n). By induction both rules agree if all users take
 part in every round and no value is clipped: they do in round 1, where every C_n begins as G. From
-then on sum_n alpha_n C_n is G before each round, and both rules add the same changes to it. What
-"change" clips stays in C_n and never reaches G, while "table" sends it again.
+then on sum_n alpha_n C_n is G before each round, and both rules add the same changes to it. The
+part of a change that is clipped stays in C_n and never reaches G, while "table" sends it again.
 
 The mixed tables are the base's shared item rows that an optimiser moves. If the base adds its own
 private rows to them (`added_to`: FedRAP's D), those are C and begin as G. Q then replaces the sum.
@@ -57,7 +57,7 @@ A user that never participated has the scores of the first version with its init
 
 Differences from the paper:
 
-- Eq. 18 has a row of Z for each sample. Here each item has one, as repeated negatives would else
+- Eq. 18 has a row of Z for each sample. Here each item has one, because repeated negatives would
   weigh in H.
 - If the base moves a row by the mean over its own samples (FedMF), that applies to its loss only.
   With n_i of a minibatch's b samples, C_i moves by (b / n_i) dL_rec/dC_i + beta dL_eRR/dC_i, which
