@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.flags import AcceptExposure
-from fedrec.cli.terminal import Result, human_bytes, stopped
+from fedrec.cli.terminal import Result, human_bytes, print_json
 
 if TYPE_CHECKING:
     from fedrec.settings.schema import Settings
@@ -49,7 +49,7 @@ def run(
         ),
     ] = None,
     accept_exposure: AcceptExposure = False,
-) -> None:
+) -> Result:
     """Serve a federation. The first line on stdout is a JSON object with the address.
 
     Ctrl-C, SIGHUP and SIGTERM finish started work and save. A second signal stops at once. Run the
@@ -59,7 +59,6 @@ def run(
     """
     # Keeps gRPC out of `--help`.
     import asyncio
-    import json
 
     from fedrec.errors import PrivacyBudgetSpent
     from fedrec.extras import require
@@ -95,15 +94,14 @@ def run(
         started = {"address": address, "run": name}
         if server.page_url:
             started["page"] = server.page_url
-        print(json.dumps(started), flush=True)
+        print_json(started)
 
     ending = asyncio.run(server.serve(tell, until_finished=until_finished))
-    if ending == "spent":
-        raise typer.Exit(PrivacyBudgetSpent.exit_code)
-    if ending == "failed":
-        raise typer.Exit(1)
-    if ending == "interrupted":
-        raise stopped(["fedrec", *sys.argv[1:]])
+    return Result(
+        content={"ending": ending},
+        exit_code={"spent": PrivacyBudgetSpent.exit_code, "failed": 1}.get(ending, 0),
+        again=["fedrec", *sys.argv[1:]] if ending == "interrupted" else (),
+    )
 
 
 def _catalogue_of(settings: Settings) -> PublicCatalogue:

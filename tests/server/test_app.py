@@ -292,7 +292,9 @@ def test_how_the_run_ended_is_told(tmp_path, monkeypatch, reason, failed, ending
     ("ending", "code"),
     [("finished", 0), ("terminated", 0), ("failed", 1), ("spent", 4), ("interrupted", 130)],
 )
-def test_the_command_leaves_with_the_documented_code(tmp_path, monkeypatch, ending, code):
+def test_the_command_ends_with_its_result_and_the_documented_code(
+    tmp_path, monkeypatch, capsys, ending, code
+):
     async def serve(*values, **options):
         return ending
 
@@ -301,8 +303,11 @@ def test_the_command_leaves_with_the_documented_code(tmp_path, monkeypatch, endi
     plan = plan_of(algorithm={"dim": 4}, protection={"name": "bfv"})
     workspace = prepare(tmp_path, plan, made_data(), n_clients=3)
     with pytest.raises(SystemExit) as left:
-        main(["coordinator", "run", str(workspace.parties.coordinator), "--until-finished"])
+        main(["coordinator", "run", str(workspace.parties.coordinator), "--json"])
     assert (left.value.code or 0) == code
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"ending": ending}
+    assert ("To resume: " in shown.err) == (ending == "interrupted")
 
 
 def test_killed_process_leaves_no_lock(tmp_path):

@@ -31,12 +31,10 @@ from fedrec.training.blocks import (
     Block,
     BlockSize,
     Room,
-    Samples,
     blocks_of,
     buckets_of,
-    draw_samples,
-    with_every_row,
 )
+from fedrec.training.samples import Samples, draw_samples, with_every_row
 from fedrec.training.trained_block import TrainedBlock
 from fedrec.training.training_round import TrainingRound
 
