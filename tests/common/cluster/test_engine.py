@@ -66,7 +66,9 @@ def everything(learner, users):
     return [trained.vector, measured.vector, *(private[name] for name in sorted(private))]
 
 
-@pytest.mark.parametrize("n_workers", [1, 2, 3, 8])
+@pytest.mark.parametrize(
+    "n_workers", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 8))]
+)
 def test_shards_give_the_bits_of_one_process(n_workers, plan_of, play, same, cluster):
     same(
         play(learner_of(plan_of(), made(workers=n_workers))),
@@ -118,6 +120,7 @@ def test_the_others_do_the_work_of_a_lost_worker(plan_of, play, same, cluster, m
     assert len(executor._actors) == 2
 
 
+@pytest.mark.slow
 def test_large_tables_go_out_in_smaller_shards(plan_of, play, same, cluster, tmp_path):
     plan = plan_of(**KINDS["pfedrec"])
     resources = Resources(workers=made(workers=2), scratch=tmp_path, table_bytes=1, memory_mib=0)
