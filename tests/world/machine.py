@@ -12,6 +12,7 @@ from blake3 import blake3
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.plan.schema import RoundSettings
+from fedrec.privacy.mechanism import Mechanism
 from fedrec.protection import Masks
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Report, RevealStatement, RoundKind, UploadHeader
@@ -63,6 +64,15 @@ def rules(*, needs_reveal: bool = True, exact: bool = False, **rounds: float) ->
         rounds=RoundSettings(**rounds),
         exact=exact,
     )
+
+
+def budget_for(n_sums: int, *, in_parts: bool = False) -> Mechanism:
+    """Return noise whose budget allows this many sums."""
+    found = Mechanism(
+        kind="gaussian", bound=1, share=10, clients=3, noisy=3, rounds_per_user=1000,
+        epsilon=1.0, delta=1e-5, divisor=1.0, in_parts=in_parts,
+    )  # fmt: skip
+    return replace(found, epsilon=found.epsilon_after(n_sums))
 
 
 def header(

@@ -10,6 +10,7 @@ from world.machine import (
     STEP_OF,
     World,
     blob,
+    budget_for,
     client,
     header,
     mistaken,
@@ -67,8 +68,7 @@ def random_history(seed: int) -> tuple[Rules, frozenset[ClientId]]:
         rounds=rounds,
         revealer=client(AUTHORITY) if kind == "authority" else None,
         exact=choose.random() < 0.3,
-        most_sums=choose.randint(2, 12) if noisy else None,
-        budget="epsilon 1" if noisy else "",
+        mechanism=budget_for(choose.randint(2, 12)) if noisy else None,
         charges_updates=noisy and kind == "readable",
     )
     if kind == "masks":

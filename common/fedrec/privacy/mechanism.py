@@ -226,7 +226,20 @@ class Mechanism:
         """
         if not self.in_parts:
             return n_sums
-        return min(1, n_sums) + max(0, n_sums - max(1, n_published))
+        found = min(1, n_sums) + max(0, n_sums - max(1, n_published))
+        most = self.most_sums
+        if n_published and most is not None and found == most + 1:
+            # The last sum was allowed, so no earlier one was the same part.
+            return most
+        return found
+
+    def allows_another(self, n_sums: int, n_published: int) -> bool:
+        """Return whether the budget has room for one more noisy sum after these.
+
+        If sums are parts of one release, it may draw an unpublished part again.
+        """
+        drawn = n_sums - n_published if self.in_parts else n_sums
+        return self.most_sums is None or drawn < self.most_sums
 
     def spent(self, n_sums: int) -> Spent:
         """Return the cost of this number of releases for the user that is in most of them."""

@@ -122,11 +122,8 @@ class PrivacyAccount:
     @property
     def allows_another(self) -> bool:
         """Whether the budget has room for one more sum."""
-        if self._mechanism is None or self._mechanism.most_sums is None:
-            return True
-        # No part is drawn again: a simulation abandons no round.
-        another = self._mechanism.releases(self._n_sums + 1, self._n_sums + 1)
-        return another <= self._mechanism.most_sums
+        # A simulation abandons no round, so it publishes every sum.
+        return self._mechanism is None or self._mechanism.allows_another(self._n_sums, self._n_sums)
 
     def participants(self, kind: RoundKind, round_id: RoundId) -> NDArray[np.bool_] | None:
         """Return the users that take part in a round, bool (n_users,), or None for all."""

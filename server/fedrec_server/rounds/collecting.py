@@ -180,7 +180,7 @@ def _collecting_on(rules: Rules, round_: Round) -> Round | None:
 
 def is_noisy(state: State, round_: Round) -> bool:
     """Return whether a round's release costs privacy, because its noise has a budget."""
-    return round_.kind == "train" and bool(state.rules.budget)
+    return round_.kind == "train" and state.rules.mechanism is not None
 
 
 def close(state: State, round_: Round, now: float) -> Step:
