@@ -170,6 +170,7 @@ def beside_verb(verb: str, name: str) -> Any:
     return getattr(importlib.import_module(target.partition(":")[0]), name)
 
 
+@cache
 def _load(name: str, target: str) -> Command:
     module_name, _, attribute = target.partition(":")
     module: Any = importlib.import_module(module_name)
