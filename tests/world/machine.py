@@ -121,7 +121,7 @@ def header(
     )
 
 
-def told(state: State) -> dict[str, Any]:
+def terms_of(state: State) -> dict[str, Any]:
     """Return what a header says about the round in progress, as its contributors were told."""
     round_ = state.current
     assert round_ is not None
@@ -248,7 +248,7 @@ class World:
     def upload(self, number: int, content: str = "update", **changes: Any) -> tuple[Change, ...]:
         """Upload to the round in progress; `changes` are what the client says otherwise."""
         round_ = self.state.current
-        terms = told(self.state) | changes
+        terms = terms_of(self.state) | changes
         found = header(round_.number, client(number), content, **terms)
         return self.apply(Uploaded(now=self.now, header=found))
 

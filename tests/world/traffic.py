@@ -18,7 +18,7 @@ from world.machine import (
     rules,
     statement,
     stepwise,
-    told,
+    terms_of,
 )
 
 from fedrec.identity.cells import Cell, Partition
@@ -172,7 +172,7 @@ class Traffic:
         )
 
     def _upload(self, round_: Round, someone: ClientId, troubled: bool) -> Event:
-        choose, terms = self.random, told(self.world.state)
+        choose, terms = self.random, terms_of(self.world.state)
         number, content = round_.number, f"update {someone} {round_.number}"
         if troubled:
             number = RoundId(number + choose.choice([-1, 0, 1]))

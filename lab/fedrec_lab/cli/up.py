@@ -72,9 +72,12 @@ def up(
         return Result(content=(), again=["fedrec", *sys.argv[1:]])
     best, first = view.best, parties.clients[0]
     test = None if best is None else best.test
+    own = shlex.quote(str(first))
     lines = [
-        f"Recommend to a user of {first.parent.name}:",
-        f"  fedrec recommend {shlex.quote(str(first))} --user USER",
+        "Each client has the model in its own folder. Recommend to a user of "
+        f"{first.parent.name}, or export the shared part of the model:",
+        f"  fedrec recommend {own} --user USER",
+        f"  fedrec client export-model {own} --to FOLDER",
     ]
     if test is not None:
         caution = measured_caution(plan, view.reference("untrained", "test"))

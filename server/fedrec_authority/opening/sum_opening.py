@@ -165,13 +165,13 @@ class SumOpening:
         member = self._membership
         if task.epoch != member.epoch:
             raise RefusedError(
-                f"Round {task.round} is of epoch {task.epoch}, the key authority's epoch is "
-                f"{member.epoch}."
+                f"Round {task.round} is in key epoch {task.epoch}, but the key authority is in "
+                f"epoch {member.epoch}."
             )
         if task.base_round != self._model.version:
             raise RefusedError(
-                f"Round {task.round} starts from version {task.base_round}, the key authority has "
-                f"version {self._model.version}."
+                f"Round {task.round} starts from version {task.base_round}, but the key authority "
+                f"has version {self._model.version}."
             )
         terms = self._model.terms(task.round, task.kind)
         member.check_contributions(terms, task.contributions)
