@@ -15,6 +15,7 @@ from world.machine import (
     header,
     mistaken,
     report,
+    rules,
     statement,
     stepwise,
     terms_of,
@@ -60,11 +61,9 @@ def random_history(seed: int) -> tuple[Rules, frozenset[ClientId]]:
         mask_step_seconds=DEADLINE_SECONDS,
     )
     noisy = choose.random() < 0.3
-    rules = Rules(
-        run="run",
-        epoch=1,
+    found = replace(
+        rules(needs_reveal=kind in ("shared key", "authority")),
         seed=seed,
-        needs_reveal=kind in ("shared key", "authority"),
         rounds=rounds,
         revealer=client(AUTHORITY) if kind == "authority" else None,
         exact=choose.random() < 0.3,
@@ -72,11 +71,11 @@ def random_history(seed: int) -> tuple[Rules, frozenset[ClientId]]:
         charges_updates=noisy and kind == "readable",
     )
     if kind == "masks":
-        rules = stepwise(rules)
+        found = stepwise(found)
     members = [client(number) for number in range(n_clients)]
     if has_cells:
-        rules = replace(rules, partition=_cells(members, choose))
-    return rules, frozenset(members)
+        found = replace(found, partition=_cells(members, choose))
+    return found, frozenset(members)
 
 
 def _cells(members: list[ClientId], choose: random.Random) -> Partition:

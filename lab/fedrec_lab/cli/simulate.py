@@ -222,8 +222,8 @@ def simulate(
         str | None,
         typer.Option(
             metavar="N|LIST",
-            help="Run several seeds in parallel, each in its own folder: their number, counted "
-            "from federation.seed, or a list such as 1,7.",
+            help="Run several seeds in parallel, each in its own folder: a number of seeds, "
+            "starting at federation.seed, or a list such as 1,7.",
         ),
     ] = None,
     jobs: Annotated[
