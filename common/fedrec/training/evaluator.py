@@ -23,9 +23,9 @@ from fedrec.evaluation.metrics import (
 from fedrec.evaluation.protocols import Ranking
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.schema import PrivacySettings
-from fedrec.training.blocks import draw_negatives
 from fedrec.training.executors.executor import BYTES_PER_SCORE, Measures
 from fedrec.training.local_round import train_locally
+from fedrec.training.samples import draw_negatives
 from fedrec.training.server_half import ServerHalf
 from fedrec.training.user_half import Resources, UserHalf
 
