@@ -46,7 +46,7 @@ def engine() -> Any:
         number=RoundId(7), phase="collecting", asked=clients, accepted=accepted
     )
     rules = SimpleNamespace(
-        epoch=1, revealer=None, steps=ONE_STEP, most_sums=None, rounds=SimpleNamespace(total=60)
+        epoch=1, revealer=None, steps=ONE_STEP, mechanism=None, rounds=SimpleNamespace(total=60)
     )
     state = SimpleNamespace(
         current=round_, roster=clients, rules=rules, ending=None, abandoned_in_row=0,
@@ -57,7 +57,6 @@ def engine() -> Any:
         clock=SimpleNamespace(now=time.time),
         listeners=[],
         presence=SimpleNamespace(live=lambda: clients, last_heard=lambda who: 0.0),
-        federation=SimpleNamespace(epsilon_after=lambda n_sums: None),
     )
     return SimpleNamespace(run=run, quality=LatestQuality())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -23,7 +22,7 @@ from fedrec.cli.flags import (
     items_of_flag,
     values_of,
 )
-from fedrec.cli.terminal import INTERRUPTED, Result, human_bytes, stopped
+from fedrec.cli.terminal import INTERRUPTED, Result, human_bytes, print_json
 from fedrec.telemetry import SteadyStream, log_to_stderr
 
 if TYPE_CHECKING:
@@ -111,7 +110,8 @@ def run(
     except (Stopped, KeyboardInterrupt):
         # Consent to leave one run, or to accept one machine, doesn't cover the next one.
         used = {ACCEPT_FLAG} | (set() if client.wants_new_run else {"--new-run"})
-        raise stopped(["fedrec", *(word for word in sys.argv[1:] if word not in used)]) from None
+        again = ["fedrec", *(word for word in sys.argv[1:] if word not in used)]
+        return Result(content=(), again=again)
     spent = outcome.reason.startswith(BUDGET_SPENT)
     return Result(
         content=asdict(outcome),
@@ -231,7 +231,7 @@ def export_model(
 
 @app.command()
 def identity(settings_file: SettingsFile, state: StateFolder = None) -> Result:
-    """Create this client's keys in an empty or new folder, and show the key authority's input."""
+    """Create this client's keys in an empty or new folder. Show the file for the key authority."""
     from fedrec.identity.identity import PUBLIC_FILE, new_or_known_identity
     from fedrec.settings.validation import load_settings
 
@@ -309,7 +309,7 @@ def serve(
         str, typer.Option(help="The address to serve. Any but loopback needs more options.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port. If 0, uses a free one.")
+        int, typer.Option(min=0, max=65535, help="Port to listen on. If 0, uses a free port.")
     ] = 7480,
     latest: Latest = False,
     state: StateFolder = None,
@@ -339,7 +339,7 @@ def serve(
             help="Log a line for each request: method, path, status and time, never an id.",
         ),
     ] = False,
-) -> None:
+) -> Result:
     """Answer requests for recommendations over HTTP, on this machine only.
 
     The first line on stdout is a JSON object with the address. /docs there describes the requests.
@@ -381,10 +381,12 @@ def serve(
     )
     holder = ModelHolder(settings, "latest" if latest else "best", on_change=show)
     interrupted = serve_until_stopped(
-        place, holder, lambda address: print(json.dumps({"address": address}), flush=True)
+        place, holder, lambda address: print_json({"address": address})
     )
-    if interrupted:
-        raise typer.Exit(INTERRUPTED)
+    return Result(
+        content={"ending": "interrupted" if interrupted else "terminated"},
+        exit_code=INTERRUPTED if interrupted else 0,
+    )
 
 
 def _show_change(change: ModelChange) -> None:

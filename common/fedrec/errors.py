@@ -24,6 +24,7 @@
     |  |- RevealRefused              reveal_refused         5    FAILED_PRECONDITION
     |  |  |- WrongTags               wrong_tags             5    FAILED_PRECONDITION
     |  |  `- SplitView               split_view             5    FAILED_PRECONDITION
+    |  |- RoundRefused               round_refused          5    FAILED_PRECONDITION
     |  |- SumOutOfBounds             sum_out_of_bounds      5    FAILED_PRECONDITION
     |  |- FolderIsOld                folder_is_old_or_copied  5  PERMISSION_DENIED
     |  |  `- SecondCopy              second_copy            5    PERMISSION_DENIED
@@ -85,6 +86,7 @@ __all__ = [
     "RosterBreaksCells",
     "RoundClosed",
     "RoundError",
+    "RoundRefused",
     "SecondCopy",
     "SettingsError",
     "SplitView",
@@ -332,6 +334,14 @@ class SplitView(RevealRefused):
 
     code = "split_view"
     public = "The coordinator made different statements to clients of a round."
+
+
+class RoundRefused(RefusedError):
+    """A round in which a client must not take part, because of its earlier updates."""
+
+    code = "round_refused"
+    public = "The client does not take part in this round."
+    grpc_status = "FAILED_PRECONDITION"
 
 
 class SumOutOfBounds(RefusedError):

@@ -84,6 +84,21 @@ class FolderLock:
             return False
         return True
 
+    @staticmethod
+    def is_held(path: Path) -> bool:
+        """Return whether a process holds the lock of this file, which may be missing."""
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(file)
+        return False
+
     def release(self) -> None:
         """Release the lock for the next process."""
         if self._file >= 0:

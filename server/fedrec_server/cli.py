@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.flags import AcceptExposure
-from fedrec.cli.terminal import Result, human_bytes, stopped
+from fedrec.cli.terminal import Result, human_bytes, print_json
 
 if TYPE_CHECKING:
     from fedrec.settings.schema import Settings
@@ -26,7 +26,9 @@ def coordinator() -> None:
 
 @app.command()
 def run(
-    settings_file: Annotated[Path, typer.Argument(metavar="SETTINGS.toml")],
+    settings_file: Annotated[
+        Path, typer.Argument(metavar="SETTINGS.toml", help="The settings file.")
+    ],
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue a failed or stopped run.")
     ] = False,
@@ -49,7 +51,7 @@ def run(
         ),
     ] = None,
     accept_exposure: AcceptExposure = False,
-) -> None:
+) -> Result:
     """Serve a federation. The first line on stdout is a JSON object with the address.
 
     Ctrl-C, SIGHUP and SIGTERM finish started work and save. A second signal stops at once. Run the
@@ -59,7 +61,6 @@ def run(
     """
     # Keeps gRPC out of `--help`.
     import asyncio
-    import json
 
     from fedrec.errors import PrivacyBudgetSpent
     from fedrec.extras import require
@@ -95,15 +96,14 @@ def run(
         started = {"address": address, "run": name}
         if server.page_url:
             started["page"] = server.page_url
-        print(json.dumps(started), flush=True)
+        print_json(started)
 
     ending = asyncio.run(server.serve(tell, until_finished=until_finished))
-    if ending == "spent":
-        raise typer.Exit(PrivacyBudgetSpent.exit_code)
-    if ending == "failed":
-        raise typer.Exit(1)
-    if ending == "interrupted":
-        raise stopped(["fedrec", *sys.argv[1:]])
+    return Result(
+        content={"ending": ending},
+        exit_code={"spent": PrivacyBudgetSpent.exit_code, "failed": 1}.get(ending, 0),
+        again=["fedrec", *sys.argv[1:]] if ending == "interrupted" else (),
+    )
 
 
 def _catalogue_of(settings: Settings) -> PublicCatalogue:
@@ -121,7 +121,9 @@ def _catalogue_of(settings: Settings) -> PublicCatalogue:
 
 @app.command()
 def backup(
-    settings_file: Annotated[Path, typer.Argument(metavar="SETTINGS.toml")],
+    settings_file: Annotated[
+        Path, typer.Argument(metavar="SETTINGS.toml", help="The settings file.")
+    ],
     into: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder for the copy.")],
 ) -> Result:
     """Copy the state folder. The coordinator may be running.
@@ -145,7 +147,9 @@ def backup(
 
 @app.command()
 def recover(
-    settings_file: Annotated[Path, typer.Argument(metavar="SETTINGS.toml")],
+    settings_file: Annotated[
+        Path, typer.Argument(metavar="SETTINGS.toml", help="The settings file.")
+    ],
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The file from `fedrec keys export-recovery`.")
     ],

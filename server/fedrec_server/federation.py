@@ -179,16 +179,6 @@ class Federation:
             epoch=self.keys.roster.epoch,
         )
 
-    def epsilon_after(self, n_sums: int, n_published: int) -> float | None:
-        """Return the largest epsilon of a user after these noisy sums (`Mechanism.releases`).
-
-        None without noise.
-        """
-        mechanism = mechanism_of(self.plan)
-        if mechanism is None:
-            return None
-        return mechanism.epsilon_after(mechanism.releases(n_sums, n_published))
-
     def rules(self, run: str) -> Rules:
         """Return the rules for the state machine."""
         mechanism, revealer = mechanism_of(self.plan), self.keys.roster.revealer
@@ -204,9 +194,7 @@ class Federation:
             steps=self.protection.steps,
             vector_seconds=STREAM_SECONDS
             + self.protection.chosen.message_bytes / SLOWEST_BYTES_PER_SECOND,
-            most_sums=None if mechanism is None else mechanism.most_sums,
-            in_parts=mechanism is not None and mechanism.in_parts,
-            budget="" if mechanism is None else mechanism.budget,
+            mechanism=mechanism,
             charges_updates=mechanism is not None
             and mechanism.kind == "laplace"
             and (self.protection.needs_reveal or not self.protection.hides_updates),
@@ -215,6 +203,7 @@ class Federation:
             n_items=self.vectors.n_items,
             entries=self.protection.chosen if self.protection.chosen.entries else None,
             partition=self.keys.roster.partition,
+            fewest_clients=0,
             fewest_cells=fewest_cells(self.plan, self.keys.roster.partition),
         )
         return replace(

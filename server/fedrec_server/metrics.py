@@ -94,9 +94,12 @@ class CoordinatorMetrics:
         self._epoch = gauge("fedrec_key_epoch", "The current key epoch.")
         self._epsilon = gauge("fedrec_privacy_epsilon", "Epsilon of all noisy sums, or 0.")
         self._noisy = gauge("fedrec_privacy_sums", "Number of noisy sums released.")
-        self._noisy_most = gauge(
+        by = self._engine.run.state.rules.mechanism
+        # The budget limits releases, not the sums that are parts of one.
+        most = None if by is None or by.in_parts else by.most_sums
+        gauge(
             "fedrec_privacy_allowed_sums", "Noisy sums that the budget allows, or 0 for any number."
-        )
+        ).set(most or 0)
         self._heard = gauge(
             "fedrec_authority_heard_timestamp_seconds",
             "Last call of the key authority, or the start if it has not called since.",
@@ -170,12 +173,10 @@ class CoordinatorMetrics:
         else:
             self._heard.set(engine.run.clock.now())
         self._measured()
-        if (state.charged, state.trained) != self._charged:
-            self._charged = (state.charged, state.trained)
-            epsilon = engine.run.federation.epsilon_after(state.charged, state.trained)
-            self._epsilon.set(epsilon or 0.0)
+        if (state.charged, state.releases) != self._charged:
+            self._charged = (state.charged, state.releases)
+            self._epsilon.set(state.epsilon or 0.0)
             self._noisy.set(state.charged)
-            self._noisy_most.set(state.rules.most_sums or 0)
 
     def _measured(self) -> None:
         quality = self._engine.quality.quality

@@ -57,7 +57,7 @@ def status_of(engine: Engine, *, last_event: int) -> Message:
         unplaced=unplaced(roster),
         awaited=labels_of(missing(state, run.presence), roster),
         stalled=is_stalled(state) and state.ending is None,
-        epsilon=run.federation.epsilon_after(state.charged, state.trained),
+        epsilon=state.epsilon,
         protocol=plan.evaluation.protocol,
         caution=measured_caution(plan, engine.quality.quality.untrained),
         disk_full=run.disk_full,

@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from fedrec.training import blocks
+from fedrec.training import blocks, samples
 
 
 class LiveTensors(TorchDispatchMode):
@@ -60,7 +60,7 @@ class LiveTensors(TorchDispatchMode):
         from_numpy = torch.from_numpy
         ours = (
             (torch, "from_numpy", lambda array: self.see(from_numpy(array))),
-            (blocks, "argsorted", torch.argsort),
+            (samples, "argsorted", torch.argsort),
             (blocks, "sorted_rows", lambda keys: torch.sort(keys, dim=-1).values),
         )
         with ExitStack() as stack:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from reference.dp_epsilon import by_loss_distributions
 from world.engine import Bench
-from world.machine import AUTHORITY, World, client, rules
+from world.machine import AUTHORITY, World, budget_for, client, rules
 from world.plans import plan_of
 
 from fedrec.plan.planned_noise import mechanism_of
@@ -61,8 +61,7 @@ def test_scenario_20_killed_at_every_failpoint(tmp_path, kind):
 def budgeted(kind, most, *, needs_reveal=False):
     found = replace(
         rules(needs_reveal=needs_reveal, total=50),
-        most_sums=most,
-        budget="privacy.epsilon = 1 at delta = 1e-05",
+        mechanism=budget_for(most),
         charges_updates=kind == "laplace",
     )
     return World.new(found, 3)
@@ -105,6 +104,26 @@ def test_scenario_20_a_sum_is_charged_before_it_can_be_opened():
     assert world.state.charged == 1
     world.tick(0, 1, 2)
     assert world.state.ending.reason.startswith(BUDGET_SPENT)
+
+
+def test_scenario_20_parts_of_one_release_never_exceed_its_budget():
+    """A sum being opened is a part of its own, as is the last one before the run ends."""
+    found = replace(
+        rules(needs_reveal=True, total=9),
+        mechanism=budget_for(1, in_parts=True),
+        revealer=client(AUTHORITY),
+    )
+    world = World.new(found, 3)
+    for _ in range(3):
+        hold_round(world)
+        assert world.state.epsilon <= found.mechanism.epsilon
+        world.speak()
+    hold_round(world)
+    assert (world.state.charged, world.state.trained, world.state.releases) == (3, 2, 1)
+    world.apply(Failed(now=world.now, round=world.state.current.number, reason="lost"))
+    world.tick(0, 1, 2)
+    assert world.state.ending.reason.startswith(BUDGET_SPENT)
+    assert world.state.epsilon == found.mechanism.epsilon_after(1)
 
 
 def test_scenario_20_a_sum_that_clients_decrypt_is_charged_with_its_publication():

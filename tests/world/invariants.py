@@ -90,8 +90,8 @@ class Invariants:
         self.before = now
         assert state.published <= state.last_round
         assert state.charged == len(self.charged) == len(set(self.charged))
-        if state.rules.most_sums is not None:
-            assert state.charged <= state.rules.most_sums, "the budget is overspent"
+        if state.rules.mechanism is not None:
+            assert state.charged <= state.rules.mechanism.most_sums, "the budget is overspent"
         self._check_kept()
 
     def _check_kept(self) -> None:
@@ -141,7 +141,7 @@ class Invariants:
     def _check_published(self, change: RoundPublished) -> None:
         rules, number = self.world.state.rules, change.round
         assert change.blob == self._expected(number, change), "not the sum of what was counted"
-        if change.kind == "train" and rules.budget:
+        if change.kind == "train" and rules.mechanism is not None:
             assert number in self.charged, "released before it was charged"
         news = {who for (of, who, step) in self.acknowledged if of == number and step == "vector"}
         left = {who for of, who in self.left_out if of == number}
@@ -163,7 +163,8 @@ class Invariants:
         elif change.reason == "the operator stopped the run":
             assert state.stop_asked
         elif change.reason.startswith(BUDGET_SPENT):
-            assert state.charged == state.rules.most_sums
+            assert state.rules.mechanism is not None
+            assert state.charged == state.rules.mechanism.most_sums
         else:
             assert change.reason.startswith(DISAGREE), f"ended by itself: {change.reason}"
             assert len({one.content() for one in self.world.reports.values()}) > 1

@@ -31,7 +31,7 @@ clusters.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 _OWN, _CLUSTER, _SCORES = "own_item_embedding", "cluster_item_embedding", "personal_scores"
-_LAYERS = 3
+_LAYERS, _AT_ONCE = 3, 64
 
 
 class PerFedRecSettings(TrainedSettings):
@@ -95,6 +95,9 @@ class PerFedRec(TrainedAlgorithm):
     about: ClassVar[About] = ABOUT["perfedrec"]
     inner_product: ClassVar[bool] = True
     mixes_with: ClassVar[str] = "item_embedding"
+    reads_numbers: ClassVar[bool] = True
+    """Whether a processor reads the number of positives. Tests of the device code set it to False.
+    """
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -155,9 +158,29 @@ class PerFedRec(TrainedAlgorithm):
             v.user_embedding, v[_OWN], (positive > 0).to(positive.dtype), self.settings.convolution
         )
         scores = dot(rows, vector)
-        each = torch.nn.functional.softplus(scores[:, None] - scores[:, :, None])
-        pairs = positive[:, :, None] * negative[:, None]
-        return (each * pairs).sum((1, 2)) / pairs.sum((1, 2)).clamp(min=1e-12)
+        total = torch.zeros_like(scores[:, 0])
+        for some in self._positives(positive):
+            apart = scores[:, None] - scores.gather(1, some)[:, :, None]
+            each = torch.nn.functional.softplus(apart) * negative[:, None]
+            total = total + (each.sum(2) * positive.gather(1, some)).sum(1)
+        return total / (positive.sum(1) * negative.sum(1)).clamp(min=1e-12)
+
+    def _positives(self, weight: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield the rows of users' positives, `_AT_ONCE` at a time, (n_users, at most `_AT_ONCE`).
+
+        A user with fewer positives than others has rows without weight at the end, which change no
+        bit of a sum. A device gets all rows at once.
+
+        Args:
+            weight: above 0 for positives, else 0, (n_users, n_rows).
+        """
+        is_none = weight <= 0
+        order = is_none.to(weight.dtype).argsort(stable=True)
+        most = at_once = weight.shape[1]
+        if self.reads_numbers and weight.device.type == "cpu":
+            most, at_once = max(1, int((~is_none).sum(1).max())), _AT_ONCE
+        for begin in range(0, most, at_once):
+            yield order[:, begin : begin + at_once]
 
     def personalise(self, updates: UserUpdates) -> Personal:
         """Return the mean table of every user's cluster."""

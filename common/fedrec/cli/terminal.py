@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")
+    bool, typer.Option("--json", help="Print only JSON on stdout, one object a line.")
 ]
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
@@ -50,14 +50,15 @@ class Result:
     """The result of a command: one value, for scripts and for people.
 
     Attributes:
-        content: the object that ``--json`` prints.
+        content: the object that ``--json`` prints. A stream has several, one a line as they come,
+            or none if it printed while it ran.
         text: lines and tables for people. They are computed only if they are printed.
         failure: the error if the command fails in spite of this result.
         exit_code: the command's exit code without a failure.
         again: the command that resumes this one, if it was interrupted.
     """
 
-    content: Mapping[str, object]
+    content: Mapping[str, object] | Iterable[Mapping[str, object]]
     text: Iterable[str | TextTable] = ()
     failure: FedrecError | None = None
     exit_code: int = 0
@@ -68,7 +69,9 @@ def show(result: Result, *, as_json: bool) -> NoReturn:
     """Print a command's result, and exit with its code."""
     if as_json:
         failed = {} if result.failure is None else failure_record(result.failure)
-        print_json({**result.content, **failed})
+        found = result.content
+        for content in (found,) if isinstance(found, Mapping) else found:
+            print_json({**content, **failed})
         if result.failure is not None:
             raise typer.Exit(result.failure.exit_code)
     for part in () if as_json else result.text:
@@ -79,14 +82,9 @@ def show(result: Result, *, as_json: bool) -> NoReturn:
     if result.failure is not None:
         raise result.failure
     if result.again:
-        raise stopped(result.again)
+        typer.echo(f"Stopped. Everything is saved. To resume: {shlex.join(result.again)}", err=True)
+        raise typer.Exit(INTERRUPTED)
     raise typer.Exit(result.exit_code)
-
-
-def stopped(again: Sequence[str]) -> typer.Exit:
-    """Print the command that resumes an interrupted one, and return the exception that ends it."""
-    typer.echo(f"Stopped. Everything is saved. To resume: {shlex.join(again)}", err=True)
-    return typer.Exit(INTERRUPTED)
 
 
 def new_console(*, stderr: bool = False) -> Console:

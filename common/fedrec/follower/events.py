@@ -37,6 +37,7 @@ EventName = Literal[
     "split_view",
     "cell_paused",
     "round_refused",
+    "task_refused",
     "snapshot_sent",
     "snapshot_taken",
     "snapshot_refused",

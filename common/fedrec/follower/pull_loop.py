@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 from fedrec.clock import Clock
-from fedrec.errors import CoordinatorWentBack, NotInRoster, RevealRefused, RoundError
+from fedrec.errors import CoordinatorWentBack, NotInRoster, RevealRefused, RoundError, RoundRefused
 from fedrec.follower.catching_up import CatchingUp
 from fedrec.follower.follower_store import FollowerStore
 from fedrec.follower.patient_link import Backoff
@@ -93,6 +93,7 @@ class PullLoop(ABC):
         catching_up: CatchingUp,
         rollbacks: RollbackDetection,
     ) -> None:
+        self._context = context
         self._membership = context.membership
         self._link = context.link
         self._model = context.model
@@ -158,6 +159,11 @@ class PullLoop(ABC):
             return self._answer(task.task)
         except RevealRefused as error:
             self._journal.tell("reveal_refused", _round_of(task), detail=error.message)
+            return False
+        except RoundRefused as error:
+            about = _round_of(task) or self._model.version
+            self._context.refused("task_refused", about, error)
+            self._journal.tell("task_refused", about, detail=error.message)
             return False
         except RoundError as error:
             # The coordinator's request crossed ours, and its round has ended. It will ask again.

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedrec.algorithms.cohort import Chunk, Cohort, item_counts
+from fedrec.algorithms.cohort import Chunk, Cohort
 from fedrec.algorithms.declarations import GRADES
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
@@ -23,9 +23,9 @@ from fedrec.evaluation.metrics import (
 from fedrec.evaluation.protocols import Ranking
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.plan.schema import PrivacySettings
-from fedrec.training.blocks import draw_negatives
 from fedrec.training.executors.executor import BYTES_PER_SCORE, Measures
 from fedrec.training.local_round import train_locally
+from fedrec.training.samples import draw_negatives
 from fedrec.training.server_half import ServerHalf
 from fedrec.training.user_half import Resources, UserHalf
 
@@ -140,7 +140,7 @@ class Evaluator:
             )
             return Evaluator(exact).train_alone(shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        own = item_counts(users, half.server.n_items)[half.server.active_items(shared)]
+        own = users.item_counts(half.server.n_items)[half.server.active_items(shared)]
         for number in range(1, half.server.plan.rounds.total + 1):
             found = train_locally(half, number, shared, users, private)
             changes = found.changes | self.graded(shared, users, private)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
@@ -59,8 +60,9 @@ def runs(
 
     A list shows the test rates of the version that validation chose, under the plan's protocol.
     Don't compare figures across protocols: (!) marks one that flatters every method here, (?) one
-    for which that is unknown. The page of a run explains why. Resume a stopped simulation with
-    `fedrec simulate --resume`. Runs that ended early can't be resumed from their folder.
+    for which that is unknown. The page of a run explains why. A stopped simulation, or one that was
+    interrupted by a kill, has a line with the command that resumes it. Runs that ended early can't
+    be resumed from their folder.
 
     For one run, it shows its settings, results and costs, and the content of its folder.
 
@@ -124,6 +126,9 @@ def _listed(base: Path, found: list[RunSummary]) -> Iterator[str | TextTable]:
     for each in found:
         if each.problem:
             typer.echo(f"{each.path.name}: {printable(each.problem)}", err=True)
+        for command in _again(each):
+            what = "resume" if each.resumable else "run it again, as it left no checkpoint"
+            typer.echo(f"{each.path.name} was {each.state}. To {what}: {command}", err=True)
 
 
 def _one(run: Path) -> Result:
@@ -162,14 +167,20 @@ def _shown(found: RunSummary, files: list[str]) -> Iterator[str | TextTable]:
 
 def _next(found: RunSummary, files: list[str]) -> list[str]:
     """Return the commands that use the folder."""
-    commands = []
-    if found.state == "stopped":
-        commands.append(f"fedrec simulate {found.path}/resolved.toml --resume {found.path}")
+    commands = _again(found)
     if "report.json" in files:
         commands.append(f"fedrec report {found.path}")
     if "model.safetensors" in files and "users.safetensors" in files:
         commands.append(f"fedrec recommend {found.path} --user ID")
     return commands
+
+
+def _again(found: RunSummary) -> list[str]:
+    """Return the command that resumes a run. Without a checkpoint, it begins a new run."""
+    if found.state not in ("stopped", "interrupted"):
+        return []
+    resumed = ("--resume", str(found.path)) if found.resumable else ()
+    return [shlex.join(["fedrec", "simulate", f"{found.path}/resolved.toml", *resumed])]
 
 
 def _record(found: RunSummary) -> dict[str, Any]:

@@ -109,7 +109,9 @@ def run_seeds(
 
     n_rounds = settings.rounds.published
     name = settings.federation.name
-    users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
+    users, catalogue = read_users(
+        settings.data, reader="a simulation", tell=echo_note, folder=Path(settings.output.runs)
+    )
     check_tail(settings, len(users), n_clients)
     rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=cells)
     folders = {}
@@ -222,8 +224,8 @@ def simulate(
         str | None,
         typer.Option(
             metavar="N|LIST",
-            help="Run several seeds in parallel, each in its own folder: their number, counted "
-            "from federation.seed, or a list such as 1,7.",
+            help="Run several seeds in parallel, each in its own folder: a number of seeds, "
+            "starting at federation.seed, or a list such as 1,7.",
         ),
     ] = None,
     jobs: Annotated[
@@ -268,6 +270,7 @@ def simulate(
     from fedrec.cli.data_options import echo_note
     from fedrec.cli.pricing import tables_price, tables_rows
     from fedrec.data.source import read_users
+    from fedrec.environment import provenance_of
     from fedrec.extras import require
     from fedrec.plan.algorithm import algorithm_warnings
     from fedrec.plan.exposure import check_exposure
@@ -321,7 +324,9 @@ def simulate(
         )
     if jobs:
         raise SettingsError("--jobs needs several seeds.", remedy="Set --seeds, too.")
-    users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
+    users, catalogue = read_users(
+        settings.data, reader="a simulation", tell=echo_note, folder=Path(settings.output.runs)
+    )
     rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
     check_tail(settings, len(users), n_clients)
     private = tables_price(settings, len(users), len(catalogue))
@@ -332,6 +337,12 @@ def simulate(
         run = RunFolder.open(resume)
     else:
         run = RunFolder.create(settings.output.runs, settings.federation.name)
+
+    def begin() -> None:
+        # A killed run needs both to resume.
+        run.write_environment(provenance_of(chosen, settings.client.device))
+        run.write_settings(settings)
+
     stop = StopRequest("Stopping after this round. Ctrl-C again stops at once.")
     with (
         run.removed_if_empty(),
@@ -346,7 +357,7 @@ def simulate(
             folder=run.path,
             resume=resume is not None,
             accept_other_arithmetic=accept_other_arithmetic,
-            on_round=run.appending(on_round),
+            on_round=run.appending(on_round, begin),
             stop=stop.requested,
             users=users,
             catalogue=catalogue,

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fedrec.cli.flags import AcceptExposure
-from fedrec.cli.terminal import Result, new_console, stopped
+from fedrec.cli.terminal import Result, new_console
 
 EPILOG = "Examples:\n  fedrec up\n  fedrec up trial/kits"
 
@@ -69,12 +69,15 @@ def up(
             page=ANY_PAGE if page and not settings.coordinator.page else None,
         )
     except KeyboardInterrupt:
-        raise stopped(["fedrec", *sys.argv[1:]]) from None
+        return Result(content=(), again=["fedrec", *sys.argv[1:]])
     best, first = view.best, parties.clients[0]
     test = None if best is None else best.test
+    own = shlex.quote(str(first))
     lines = [
-        f"Recommend to a user of {first.parent.name}:",
-        f"  fedrec recommend {shlex.quote(str(first))} --user USER",
+        "Each client has the model in its own folder. Recommend to a user of "
+        f"{first.parent.name}, or export the shared part of the model:",
+        f"  fedrec recommend {own} --user USER",
+        f"  fedrec client export-model {own} --to FOLDER",
     ]
     if test is not None:
         caution = measured_caution(plan, view.reference("untrained", "test"))

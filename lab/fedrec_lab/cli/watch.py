@@ -17,7 +17,7 @@ import typer
 
 from fedrec.cli.flags import Address, OperatorFile, open_admin_link
 from fedrec.cli.operating import status_table
-from fedrec.cli.terminal import Result, human_bytes, new_console, print_json, printable, show
+from fedrec.cli.terminal import Result, human_bytes, new_console, printable
 from fedrec.errors import Unreachable
 from fedrec.listening import is_own_address, split_address, written_address
 
@@ -173,6 +173,7 @@ LAST_EVENT = "run finished"
 
 
 def watch(
+    context: typer.Context,
     address: Address = "",
     after: Annotated[
         int | None,
@@ -199,60 +200,53 @@ def watch(
             "once and for five minutes.",
         ),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per line, for each event.")
-    ] = False,
-) -> None:
+    as_json: bool = False,
+) -> Result:
     """Follow rounds until the run is over or Ctrl-C. The run isn't affected.
 
     On a terminal it shows a live table, elsewhere one line for each event.
     """
     live = follow and not as_json and sys.stdout.isatty()
-    with open_admin_link(address, operator) as link:
-        if web:
-            show(_page(link.open_page(), address), as_json=as_json)
-        if after is None:
-            starts_late = live and record is None
-            after = max(0, link.status().last_event - SHOWN_EVENTS) if starts_late else 0
-        events = _until_finished(link.events(after=after, follow=follow))
-        if record is None:
-            _show(link, events, as_json=as_json, live=live)
-            return
+    link = context.with_resource(open_admin_link(address, operator))
+    if web:
+        return _page(link.open_page(), address)
+    if after is None:
+        starts_late = live and record is None
+        after = max(0, link.status().last_event - SHOWN_EVENTS) if starts_late else 0
+    events = _until_finished(link.events(after=after, follow=follow))
+    if record is not None:
         # It describes the run, not the events after --after.
         first = next(link.events(follow=False), None)
         began = None if first is None else first.unix_seconds
-        with _recorded(events, record, began, as_json=as_json) as recorded:
-            _show(link, recorded, as_json=as_json, live=live)
+        events = context.with_resource(_recorded(events, record, began, as_json=as_json))
+    return Result(content=map(asdict, events), text=_lines(link, events, live=live))
 
 
-def _show(link: AdminLink, events: Iterator[RunEvent], *, as_json: bool, live: bool) -> None:
-    if as_json:
-        for event in events:
-            print_json(asdict(event))
-            sys.stdout.flush()
-        return
+def _lines(link: AdminLink, events: Iterator[RunEvent], *, live: bool) -> Iterator[str]:
+    """Yield a line for each event and the protocol of their rates, or show the live view."""
     if live:
         watch_live(link, events)
         return
-    printed = _print_protocol(link.status())
-    for event in events:
-        typer.echo(event_line(event))
+    protocol = _protocol(link.status())
+    if protocol:
+        yield protocol
+    yield from map(event_line, events)
     # The last round shows whether the protocol flatters. The coordinator may have ended by now.
     with suppress(Unreachable):
-        _print_protocol(link.status(), printed)
+        last = _protocol(link.status())
+        if last not in ("", protocol):
+            yield last
 
 
-def _print_protocol(found: RunStatus, printed: str = "") -> str:
-    """Print the protocol of the lines' rates, unless it was printed, and return it.
+def _protocol(found: RunStatus) -> str:
+    """Return the line about the protocol of the lines' rates.
 
     An older coordinator does not report it, and under noise no round has rates.
     """
     from fedrec.plan.cautions import explained
 
     explanation = explained(found.protocol, found.caution) if found.epsilon is None else ""
-    if explanation not in ("", printed):
-        typer.echo(f"HR and NDCG are measured under {explanation}")
-    return explanation
+    return explanation and f"HR and NDCG are measured under {explanation}"
 
 
 def _page(page: PageLink, address: str) -> Result:

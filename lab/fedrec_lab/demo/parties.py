@@ -222,7 +222,7 @@ def follow_run(
     on_round: Callable[[RoundReport], None],
     logs: Path,
 ) -> None:
-    """Show a run until it ends.
+    """Show a run until it ends. A run that had already ended shows no round again.
 
     Args:
         failures: processes that ended with an error. Looked at several times a second.
@@ -238,11 +238,14 @@ def follow_run(
 
     def read() -> None:
         try:
+            had_ended = link.status().finished
+            if had_ended:
+                console.print("The run is already finished. Clients that missed its end catch up")
             for event in link.events():
                 report = view.take(event)
                 if report is not None:
                     on_round(report)
-                    if not console.is_terminal:
+                    if not (console.is_terminal or had_ended):
                         console.print(view.line(report))
                 if view.finished:
                     return

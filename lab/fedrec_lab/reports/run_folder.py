@@ -34,6 +34,7 @@ from fedrec.ids import digest
 from fedrec.settings.explain import settings_to_toml
 from fedrec.settings.schema import Settings
 from fedrec.settings.validation import PATHS
+from fedrec.state_folder import FolderLock
 from fedrec_lab.reports.comparison_table import ComparisonTable, metrics_parquet, parquet_of
 from fedrec_lab.reports.drawing import as_png, as_svg_file
 from fedrec_lab.reports.html import Figure, ReportContent, render_report
@@ -200,10 +201,20 @@ class RunFolder:
                 f"{path} cannot be written: {error}.", remedy="Free disk space. Resume the run."
             ) from error
 
-    def appending(self, on_round: Callable[[RoundReport], None]) -> Callable[[RoundReport], None]:
-        """Return a function that appends a round to `rounds.jsonl` and then reports it."""
+    def appending(
+        self,
+        on_round: Callable[[RoundReport], None],
+        first: Callable[[], None] = lambda: None,
+    ) -> Callable[[RoundReport], None]:
+        """Return a function that appends a round to `rounds.jsonl` and then reports it.
+
+        Args:
+            first: called before the first round of a new run is appended.
+        """
 
         def note(report: RoundReport) -> None:
+            if not (self.path / SETTINGS_NAME).exists():
+                first()
             self.append_round(report)
             on_round(report)
 
@@ -364,7 +375,9 @@ def new_folder(out: Path) -> Path:
     return out
 
 
-RunState: TypeAlias = Literal["finished", "ended early", "stopped", "under way", "unreadable"]
+RunState: TypeAlias = Literal[
+    "finished", "ended early", "stopped", "interrupted", "under way", "unreadable"
+]
 
 _STAMP = re.compile(r"-(\d{8}-\d{6})(?:-\d+)?$")
 
@@ -377,8 +390,10 @@ class RunSummary:
         started: the time in the folder's name, or None.
         state: "stopped" can be resumed. "ended early" has fewer rounds than planned and can't be
             resumed. Examples are a deployed run that was stopped or not watched to its end, and a
-            spent privacy budget. "under way" has neither a report nor a checkpoint. "unreadable"
+            spent privacy budget. "interrupted" is a simulation that failed or was killed. "under
+            way" has neither a report nor a checkpoint, or its process still trains. "unreadable"
             has a different format, or is damaged: `problem` has the reason.
+        resumable: it has a checkpoint.
         protocol: the evaluation protocol of the rates.
         caution: a warning about the rates, empty if there is none, or None if it is unknown.
         rounds: the number of published rounds, or 0 if the run keeps none.
@@ -391,6 +406,7 @@ class RunSummary:
 
     path: Path
     state: RunState
+    resumable: bool = False
     started: datetime | None = None
     algorithm: str = ""
     structure: str = ""
@@ -441,14 +457,21 @@ def summary_of(path: Path) -> RunSummary:
     best = _chosen(rounds, noisy=settings["privacy"]["mechanism"] != "none")
     reported = (path / REPORT_NAME).exists() or (path / f"{RESULTS_STEM}.json").exists()
     planned = settings["rounds"]["total"] + 2 if (path / ROUNDS_NAME).exists() else 0
+    resumable = (path / CHECKPOINT_FILE).exists()
+    # A simulation that ends or is stopped removes its empty checkpoint's folder, a kill doesn't.
+    trains = (path / CHECKPOINT_FILE).parent
     state: RunState = "under way"
-    if (path / CHECKPOINT_FILE).exists():
-        state = "stopped"
-    elif reported:
+    if reported:
         state = "ended early" if len(rounds) < planned else "finished"
+        state = "stopped" if resumable else state
+    elif trains.is_dir():
+        state = "interrupted"
+    if FolderLock.is_held(trains / "lock"):
+        state = "under way"
     return RunSummary(
         path=path,
         state=state,
+        resumable=resumable,
         started=_started(path),
         algorithm=settings["algorithm"]["name"],
         structure=settings["update"]["structure"],

@@ -122,11 +122,8 @@ class PrivacyAccount:
     @property
     def allows_another(self) -> bool:
         """Whether the budget has room for one more sum."""
-        if self._mechanism is None or self._mechanism.most_sums is None:
-            return True
-        # No part is drawn again: a simulation abandons no round.
-        another = self._mechanism.releases(self._n_sums + 1, self._n_sums + 1)
-        return another <= self._mechanism.most_sums
+        # A simulation abandons no round, so it publishes every sum.
+        return self._mechanism is None or self._mechanism.allows_another(self._n_sums, self._n_sums)
 
     def participants(self, kind: RoundKind, round_id: RoundId) -> NDArray[np.bool_] | None:
         """Return the users that take part in a round, bool (n_users,), or None for all."""
@@ -259,7 +256,7 @@ class SimulatedFederation:
                 f"Training diverged at all {len(diverged)} clients. At the first: {diverged[0]}"
             )
         spec = self._learner.server.travelling.layout(kind, self._shared).vector_spec
-        aggregate = self._add_up(self._vectors(kind, round_id, parts), spec)
+        aggregate = self._add_up(self._vectors(kind, parts), spec)
         self._check(kind, aggregate)
         if kind == "count" and self._cells:
             aggregate = self._held_widely(aggregate, parts)
@@ -290,6 +287,7 @@ class SimulatedFederation:
         self._shared = shared
         for party, private in zip(self._parties, privates, strict=True):
             party.private = private
+        self._account.charge(kind, round_id)
         self._rounds.append(report)
         if kind == "evaluate":
             self._evaluation = {self._plan.evaluation.protocol: sums, **further}
@@ -348,14 +346,11 @@ class SimulatedFederation:
                 "a defect of the algorithm.",
             ) from error
 
-    def _vectors(
-        self, kind: RoundKind, round_id: RoundId, parts: Sequence[Contribution]
-    ) -> list[NDArray[np.int64]]:
-        """Return the parties' vectors. Their privacy is charged before they are added up."""
+    def _vectors(self, kind: RoundKind, parts: Sequence[Contribution]) -> list[NDArray[np.int64]]:
+        """Return the parties' vectors, with noise if sums carry it."""
         vectors = [part.vector for part in parts]
         if kind != "train" or not self._account.is_on:
             return vectors
-        self._account.charge(kind, round_id)
         layout = self._learner.server.layout
         # A few parties represent the number that a round needs.
         more = max(0, self._plan.fewest_summands - len(vectors))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.flags import Address, open_admin_link
-from fedrec.cli.terminal import print_json, printable, stopped
+from fedrec.cli.terminal import Result, print_json, printable
 from fedrec_authority.cli.roster import AUTHORITY_FOLDER, KeysFolder
 
 if TYPE_CHECKING:
@@ -60,7 +60,11 @@ def run(
     every_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds between two polls.")] = 5.0,
     once: Annotated[
         bool,
-        typer.Option("--once", help="Poll once, and exit with 3 without an answer. Opens no sum."),
+        typer.Option(
+            "--once",
+            help="Poll once, without opening a sum. The exit code is 3 if the coordinator doesn't "
+            "answer.",
+        ),
     ] = False,
     new_run: Annotated[
         bool,
@@ -68,9 +72,7 @@ def run(
             "--new-run", help="Open sums of the coordinator's current run, not of the previous one."
         ),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a line for each event.")
-    ] = False,
+    as_json: bool = False,
     metrics_address: Annotated[
         str,
         typer.Option(
@@ -91,7 +93,7 @@ def run(
             metavar="text|json", help="Log lines as text or as JSON objects with events, on stderr."
         ),
     ] = LogFormat.TEXT,
-) -> None:
+) -> Result:
     """Deliver new epochs and list applicants until Ctrl-C, which loses no data.
 
     It runs on a machine that the data owners trust. It calls the coordinator and accepts no
@@ -153,16 +155,15 @@ def run(
                 if once and not answered:
                     raise Unreachable(f"No answer from {address}.", remedy="Start it first.")
                 if once:
-                    return
+                    return Result(content=())
                 wait(every_seconds)
         except KeyboardInterrupt:
-            raise stopped(["fedrec", *sys.argv[1:]]) from None
+            return Result(content=(), again=["fedrec", *sys.argv[1:]])
 
 
 def _print_json(event: AuthorityEvent) -> None:
     with _printing:
         print_json(asdict(event))
-        sys.stdout.flush()
 
 
 def _log(event: AuthorityEvent) -> None:
@@ -180,4 +181,3 @@ def _print_line(event: AuthorityEvent) -> None:
     line = "  ".join(part for part in parts if part)
     with _printing:
         typer.echo(f"{datetime.now().strftime('%H:%M:%S')}  {printable(line)}")
-        sys.stdout.flush()

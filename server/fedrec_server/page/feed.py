@@ -260,7 +260,8 @@ def _about(plan: Plan) -> dict[str, Any]:
             "mechanism": mechanism.kind,
             "epsilon": mechanism.epsilon,
             "delta": mechanism.delta,
-            "most_sums": mechanism.most_sums,
+            # The budget limits releases, not the sums that are parts of one.
+            "most_sums": None if mechanism.in_parts else mechanism.most_sums,
             "rounds_per_user": min(mechanism.rounds_per_user, plan.rounds.total),
         }
     return {

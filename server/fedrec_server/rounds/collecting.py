@@ -128,7 +128,7 @@ def _round_for(state: State, header: UploadHeader) -> Round:
         )
     if not state.covers(round_.kind, header.rows):
         raise ProtocolError(
-            f"The update covers {header.n_rows} item rows. They differ from the "
+            f"The update covers {header.n_rows} item rows, which aren't the "
             f"{state.rows_of(round_.kind).n_rows} rows of round {round_.number}.",
             remedy="This client's item counts differ from the published ones. Keep its state "
             "folder and tell the operator. An intact copy of the folder can continue.",
@@ -180,7 +180,7 @@ def _collecting_on(rules: Rules, round_: Round) -> Round | None:
 
 def is_noisy(state: State, round_: Round) -> bool:
     """Return whether a round's release costs privacy, because its noise has a budget."""
-    return round_.kind == "train" and bool(state.rules.budget)
+    return round_.kind == "train" and state.rules.mechanism is not None
 
 
 def close(state: State, round_: Round, now: float) -> Step:

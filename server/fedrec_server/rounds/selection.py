@@ -215,11 +215,9 @@ def open_round(state: State, tick: Tick) -> Step:
     if kind is None or state.stop_asked:
         reason = "the operator stopped the run" if state.stop_asked else "all rounds are published"
         return finish(state, reason, failed=False, now=tick.now)
-    most = state.rules.most_sums
-    # Only sums that were not published may be the same part as the next one.
-    drawn = state.charged - (state.trained if state.rules.in_parts else 0)
-    if kind == "train" and most is not None and drawn >= most:
-        reason = f"{BUDGET_SPENT}: {state.charged} noisy sums, {state.rules.budget}"
+    by = state.rules.mechanism
+    if kind == "train" and by is not None and not by.allows_another(state.charged, state.trained):
+        reason = f"{BUDGET_SPENT}: {state.charged} noisy sums, {by.budget}"
         return finish(state, reason, failed=True, now=tick.now)
     # If the clock is set back, the pause must not last longer.
     longest = tick.now + pause_seconds(state.rules, state.abandonments.in_row)

@@ -10,8 +10,9 @@ from fedrec.identity.cells import Partition, core_among, whole_among, whole_cell
 from fedrec.ids import ClientId, RoundId
 from fedrec.plan.protections import opening_seconds
 from fedrec.plan.schema import RoundSettings
+from fedrec.privacy.mechanism import Mechanism
 from fedrec.protection import PROTECTIONS, ProtectionPlan, Steps
-from fedrec.protection.round_protocol import ONE_STEP, SUMMING
+from fedrec.protection.round_protocol import SUMMING
 from fedrec.wire.chunks import Blob
 from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import (
@@ -113,9 +114,7 @@ class Rules:
         hides_updates: whether the coordinator cannot read a single update.
         steps: the messages that every client of a round sends.
         vector_seconds: the time in which a slow line uploads a vector.
-        most_sums: the number of noisy sums that the privacy budget allows, or None if unlimited.
-        in_parts: whether they are parts of one release, of which that many may be drawn.
-        budget: the privacy budget in words, or empty if sums are exact.
+        mechanism: the noise of training sums and its budget, or None if sums are exact.
         charges_updates: whether each noisy update is a release, because the coordinator may read
             it. If false, the sum is the release, once it can be opened.
         exact: whether training rounds are divided by the last count round's counts, and so include
@@ -133,22 +132,20 @@ class Rules:
     seed: int
     needs_reveal: bool
     rounds: RoundSettings
-    fewest_revealed: int = 1
-    most_summands: int | None = None
-    hides_updates: bool = False
-    steps: Steps = ONE_STEP
-    vector_seconds: float = 0.0
-    most_sums: int | None = None
-    in_parts: bool = False
-    budget: str = ""
-    charges_updates: bool = False
-    exact: bool = False
-    revealer: ClientId | None = None
-    n_items: int = 0
-    entries: ProtectionPlan | None = None
-    partition: Partition = field(default_factory=Partition)
-    fewest_clients: int = 0
-    fewest_cells: int = 1
+    fewest_revealed: int
+    most_summands: int | None
+    hides_updates: bool
+    steps: Steps
+    vector_seconds: float
+    mechanism: Mechanism | None
+    charges_updates: bool
+    exact: bool
+    revealer: ClientId | None
+    n_items: int
+    entries: ProtectionPlan | None
+    partition: Partition
+    fewest_clients: int
+    fewest_cells: int
 
     def summable(self, clients: Collection[ClientId]) -> frozenset[ClientId]:
         """Return the clients whose updates may be summed. See `whole_cells`."""
@@ -419,6 +416,22 @@ class State:
         if self.trained < self.rules.rounds.total:
             return "count" if self.last_count is not None and self.last_count.again else "train"
         return None if self.evaluated else "evaluate"
+
+    @property
+    def releases(self) -> int:
+        """Return how many noisy releases the run made, at most (`Mechanism.releases`)."""
+        round_, by = self.current, self.rules.mechanism
+        if by is None:
+            return 0
+        # A charged sum that is being opened is no part that was published before.
+        opening = round_ is not None and (round_.kind, round_.phase) == ("train", "revealing")
+        return by.releases(self.charged, self.trained + opening)
+
+    @property
+    def epsilon(self) -> float | None:
+        """Return the largest epsilon of a user so far, or None without noise."""
+        by = self.rules.mechanism
+        return None if by is None else by.epsilon_after(self.releases)
 
     def expected(self, kind: RoundKind) -> frozenset[ClientId]:
         """Return the clients that a round must consist of, or an empty set if this is not fixed."""

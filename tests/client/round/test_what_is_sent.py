@@ -129,9 +129,23 @@ def test_nothing_is_trained_before_rare_items_are_known(tmp_path):
     world.ask_to_train(1)
     world.app().run()
     assert world.link.uploads == []
+    assert codes(world.audit()) == [("task_refused", "round_refused", 1)]
     world.ask_to_train(2, kind="count")
     world.app().run()
     assert len(world.link.uploads) == 1
+
+
+def test_a_second_count_and_a_reused_number_are_refused_and_audited(tmp_path):
+    world = World(tmp_path, federation={"name": "films", "seed": 7, "minimum_item_users": 3})
+    world.whole_round(1, "count")
+    world.ask_to_train(2, kind="count")
+    world.ask_to_train(3)
+    world.ask_to_train(3, kind="evaluate")
+    world.app().run()
+    assert [header.round for header, _ in world.link.uploads] == [1, 3]
+    found = [("task_refused", "round_refused", number) for number in (2, 3)]
+    assert codes(world.audit()) == found
+    assert "stale" not in world.event_names()
 
 
 MOVED = 11_775

@@ -70,10 +70,10 @@ class Server:
         return found
 
     def stop(self, number):
-        """Send a signal; return the exit code and what was said on stderr."""
+        """Send a signal; return the exit code and the rest of stdout and stderr."""
         self.process.send_signal(number)
-        _, err = self.process.communicate(timeout=WAIT_SECONDS)
-        return self.process.returncode, err
+        rest = self.process.communicate(timeout=WAIT_SECONDS)
+        return self.process.returncode, *rest
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def test_its_log_is_for_machines_where_the_settings_say_so(silo, monkeypatch):
     with serving(silo) as server:
         silo.publish(3)
         server.until(3)
-        _, err = server.stop(signal.SIGTERM)
+        _, _, err = server.stop(signal.SIGTERM)
     first, *_, last = map(json.loads, err.splitlines())
     assert (first["event"], first["level"]) == ("not ready", "warning")
     assert (last["event"], last["version"], last["level"]) == ("version served", 3, "info")
@@ -152,8 +152,8 @@ def test_from_an_empty_folder_to_the_second_version(silo):
         status_lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         resident = next(line.split()[1] for line in status_lines if line.startswith("VmRSS"))
         assert int(resident) * 1024 < 150e6
-        code, err = server.stop(signal.SIGTERM)
-    assert code == 0
+        code, out, err = server.stop(signal.SIGTERM)
+    assert (code, out) == (0, "")
     assert "version 3 is served" in err
     assert "version 4 is served" in err
     assert "Traceback" not in err
@@ -161,12 +161,12 @@ def test_from_an_empty_folder_to_the_second_version(silo):
 
 def test_ctrl_c_ends_it_though_a_caller_is_connected(silo):
     silo.publish(3)
-    with serving(silo) as server:
+    with serving(silo, "--json") as server:
         server.until(3)
         with socket.create_connection((server.host, server.port)) as line:
             line.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n")
-            code, err = server.stop(signal.SIGINT)
-    assert code == 130
+            code, out, err = server.stop(signal.SIGINT)
+    assert (code, json.loads(out)) == (130, {"ending": "interrupted"})
     assert "Traceback" not in err
 
 

@@ -167,6 +167,36 @@ def test_convolutions_of_the_specification():
     assert float(paper[0]) != pytest.approx(float(released[0]))
 
 
+def test_a_loss_in_pieces_is_that_of_all_pairs_and_depends_on_its_user_alone():
+    """Users with 10 and 150 positives of 200 rows, together and with themselves."""
+    algorithm = algorithm_of(plan_of(algorithm={"name": "perfedrec", "dim": 4}), 200)
+    random = torch.Generator().manual_seed(5)
+    table = torch.randn((2, 200, 4), generator=random)
+    vector = torch.randn((2, 4), generator=random)
+    label = (torch.arange(200)[None] < torch.tensor([[10], [150]])).float()
+    weight = torch.full((2, 200), 1 / 256)
+
+    def found(users, dtype):
+        own = table[users].to(dtype).requires_grad_()
+        values = Values({"own_item_embedding": own, "user_embedding": vector[users].to(dtype)})
+        batch = Batch(label=label[users], weight=weight[users].to(dtype), there=None)
+        loss = algorithm.loss(values, batch)
+        return loss, torch.autograd.grad(loss.sum(), [own])[0]
+
+    both = found([0, 1], torch.float32)
+    for user in range(2):
+        for one, alone in zip(both, found([user, user], torch.float32), strict=True):
+            assert torch.equal(one[user], alone[0])
+    loss, _ = found([0, 1], torch.float64)
+    p, rows = convolved(vector.double(), table.double(), label.double(), "paper")
+    for user, n_positives in enumerate((10, 150)):
+        scores = rows[user] @ p[user]
+        apart = scores[n_positives:] - scores[:n_positives, None]
+        assert float(loss[user].detach()) == pytest.approx(
+            float(torch.log1p(apart.exp()).mean()), 1e-12
+        )
+
+
 def test_clusters_get_their_means():
     """Tables 1, 3 and 5 in clusters {0, 0, 1}."""
     tables = np.array([1.0, 3.0, 5.0]).reshape(3, 1, 1)
@@ -175,6 +205,22 @@ def test_clusters_get_their_means():
     for found in own.values():
         assert found.reshape(-1).tolist() == pytest.approx([2.0, 2.0, 5.0])
     assert not shared
+
+
+@pytest.mark.parametrize("name", ["cofedrec", "perfedrec"])
+def test_an_empty_cluster_changes_no_table(name, monkeypatch):
+    """Numbers 0 and 2 of three clusters in place of 0 and 1 of two."""
+    tables, found = np.random.default_rng(6).normal(size=(6, 6, 2)), []
+    for gap in (1, 2):
+        labels = np.array([0, gap, 0, 0, gap, gap])
+        monkeypatch.setattr(
+            f"fedrec.algorithms.{name}.clusters_of", lambda *_, labels=labels, **__: labels
+        )
+        found.append(personalised(name, tables, clusters=3)[0])
+    assert found[0].keys() == found[1].keys()
+    for parameter, values in found[0].items():
+        assert np.array_equal(values, found[1][parameter])
+        assert not np.array_equal(values, tables)
 
 
 def test_k_means_finds_what_is_apart_and_gives_the_same_again():

@@ -28,8 +28,9 @@ from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError
 from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import algorithm_of, algorithm_warnings
-from fedrec.training.blocks import blocks_of, buckets_of, draw_samples
+from fedrec.training.blocks import blocks_of, buckets_of
 from fedrec.training.learner import Learner
+from fedrec.training.samples import draw_samples
 from fedrec.updates.update import UpdateSettings
 
 N_ITEMS = 61

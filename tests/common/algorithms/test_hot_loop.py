@@ -10,7 +10,7 @@ from world.plans import users_of
 from fedrec.algorithms import ALGORITHMS
 from fedrec.algorithms.grid import GridSum
 from fedrec.algorithms.trained import TrainedAlgorithm
-from fedrec.training import blocks, trainer
+from fedrec.training import blocks, samples, trainer
 from fedrec.training.fitting import fit_of
 from fedrec.updates.compressed import TopK
 
@@ -35,7 +35,7 @@ def users():
 def as_on_a_device(monkeypatch):
     """A processor sorts and selects in numpy; a device does not."""
     monkeypatch.setattr(TopK, "in_numpy", False)
-    monkeypatch.setattr(blocks, "argsorted", torch.argsort)
+    monkeypatch.setattr(samples, "argsorted", torch.argsort)
     monkeypatch.setattr(blocks, "sorted_rows", lambda keys: torch.sort(keys, dim=-1).values)
 
 

@@ -222,8 +222,13 @@ COMMANDS = dict(walk(get_command(app)))
 def test_commands_and_options_stay_few():
     options = [each for found in COMMANDS.values() for each in found if each.opts[0][0] == "-"]
     assert len(COMMANDS) <= 44
-    # The last ones are `--json` of `up`, `coordinator backup` and `coordinator recover`.
-    assert len(options) <= 275
+    # The last ones are `--json` of `coordinator run` and `client serve`.
+    assert len(options) <= 277
+
+
+def test_every_command_can_print_its_result_as_json():
+    for words, options in COMMANDS.items():
+        assert any("--json" in option.opts for option in options), words
 
 
 def test_help_cuts_nothing_and_names_types_as_words(fedrec, monkeypatch):

@@ -14,10 +14,11 @@ from fedrec.algorithms.trained import _BYTES_PER_SAMPLE
 from fedrec.data.splits import UserSplit
 from fedrec.ids import UserId
 from fedrec.training import trainer as trainer_module
-from fedrec.training.blocks import BlockSize, blocks_of, buckets_of, draw_samples
+from fedrec.training.blocks import BlockSize, blocks_of, buckets_of
 from fedrec.training.device import DeviceTables
 from fedrec.training.learner import Learner
 from fedrec.training.local_round import train_locally
+from fedrec.training.samples import draw_samples
 from fedrec.training.trainer import BlockRoom, block_bytes
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,9 @@ from world.plans import plan_of, users_of
 
 from fedrec.training import blocks as blocks_module
 from fedrec.training import trainer
-from fedrec.training.blocks import BLOCK_USERS, blocks_of, buckets_of, draw_samples, padded
+from fedrec.training.blocks import BLOCK_USERS, blocks_of, buckets_of, padded
 from fedrec.training.learner import Learner
+from fedrec.training.samples import draw_samples
 from fedrec.training.trainer import Trainer
 
 pytestmark = pytest.mark.slow

@@ -13,12 +13,12 @@ from conformance.device_guard import DeviceGuard
 from conformance.party import Party, empty_sums, plan_of
 from world.plans import users_of
 
-from fedrec.algorithms import ALGORITHMS
+from fedrec.algorithms import ALGORITHMS, PerFedRec
 from fedrec.algorithms.algorithm import ChunkResult
 from fedrec.algorithms.cohort import Chunk
 from fedrec.algorithms.declarations import TRAINING_ITEMS, USER_KEY
 from fedrec.algorithms.trained import TrainedAlgorithm
-from fedrec.training import blocks
+from fedrec.training import blocks, samples
 from fedrec.training.blocks import Block
 from fedrec.training.trained_block import TrainedBlock
 from fedrec.training.trainer import Trainer
@@ -158,7 +158,8 @@ def test_a_block_trains_without_values(name, structure, own, n_steps, noise, use
 def test_a_chunk_is_read_once(name, structure, own, users, monkeypatch):
     """Numbers of rows and samples; positions go the other way once. The loop asks for nothing."""
     monkeypatch.setattr(TopK, "in_numpy", False)
-    monkeypatch.setattr(blocks, "argsorted", torch.argsort)
+    monkeypatch.setattr(PerFedRec, "reads_numbers", False)
+    monkeypatch.setattr(samples, "argsorted", torch.argsort)
     monkeypatch.setattr(blocks, "sorted_rows", lambda keys: torch.sort(keys, dim=-1).values)
     party = party_of(name, structure, own, users)
     learner, start = party.learner, start_of(party)

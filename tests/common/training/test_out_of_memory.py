@@ -14,7 +14,7 @@ from fedrec.algorithms.fedmf import FedMF
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError
 from fedrec.training import trainer as trainer_module
-from fedrec.training.blocks import draw_samples
+from fedrec.training.samples import draw_samples
 from fedrec.training.trainer import Trainer
 
 pytestmark = pytest.mark.slow

@@ -1,6 +1,7 @@
 """`fedrec runs` and `fedrec report`: what folders of runs say, and their figures made again."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,8 @@ from command import SMALL, sets
 
 from fedrec_lab.comparison.runs import compare_runs
 from fedrec_lab.reports.round_progress import StopRequest
-from fedrec_lab.reports.run_folder import RunFolder
+from fedrec_lab.reports.round_report import RoundReport
+from fedrec_lab.reports.run_folder import RunFolder, summary_of
 
 pytestmark = pytest.mark.slow
 
@@ -100,6 +102,35 @@ def test_runs_are_listed_the_newest_first(fedrec, settings_file, tmp_path, monke
     assert f"--resume {stopped}" in detail.out
     assert f"fedrec recommend {whole} --user ID" in fedrec("runs", whole).out
     assert "report.json" in fedrec("runs", whole, "--json").json["files"]
+
+
+def test_a_killed_run_is_listed_with_the_command_that_continues_it(
+    fedrec, settings_file, tmp_path, monkeypatch
+):
+    killed, states = tmp_path / "runs" / "killed-20260103-000000", []
+    append = RunFolder.append_round
+
+    def append_and_copy(self: RunFolder, report: RoundReport) -> None:
+        append(self, report)
+        if report.round == 2:
+            states.append(summary_of(self.path).state)
+            # A kill leaves the same files, and a lock that no process holds.
+            shutil.copytree(self.path, killed)
+
+    monkeypatch.setattr(RunFolder, "append_round", append_and_copy)
+    assert fedrec("simulate", settings_file, *SETTINGS).code == 0
+    monkeypatch.undo()
+    assert states == ["under way"]
+    found = fedrec("runs", killed.parent, "--json").json["runs"]
+    assert [each["state"] for each in found if each["path"] == str(killed)] == ["interrupted"]
+    (told,) = fedrec("runs", killed.parent).err.splitlines()
+    assert told.startswith("killed-20260103-000000 was interrupted.")
+    again = shlex.split(told)[shlex.split(told).index("simulate") :]
+    assert again == ["simulate", f"{killed}/resolved.toml"]
+    assert fedrec(*again).code == 0
+    (killed / "checkpoint" / "checkpoint.json").write_text("{}")
+    assert f"--resume {killed}" in fedrec("runs", killed.parent).err
+    assert f"--resume {killed}" in fedrec("runs", killed).out
 
 
 def test_runs_are_compared_with_the_first(fedrec, settings_file, tmp_path):

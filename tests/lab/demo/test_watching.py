@@ -6,6 +6,7 @@ import io
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,14 @@ DEAD = Failure(name="client-1", exit_code=-9, log=Path("logs/client-1.log"), las
 class Link:
     """A coordinator's journal that is written down here."""
 
-    def __init__(self, *events: RunEvent, then: FedrecError | None = None) -> None:
-        self.given, self.then = events, then
+    def __init__(
+        self, *events: RunEvent, then: FedrecError | None = None, had_ended: bool = False
+    ) -> None:
+        self.given, self.then, self.had_ended = events, then, had_ended
         self.closed = threading.Event()
+
+    def status(self) -> RunStatus:
+        return replace(STATUS, finished=self.had_ended)
 
     def events(self) -> Iterator[RunEvent]:
         yield from self.given
@@ -43,15 +49,18 @@ class Link:
         self.closed.wait()
 
 
-def follow(link: Link, *dead: Failure) -> None:
+def follow(link: Link, *dead: Failure, terminal: bool = False) -> str:
+    """Return what was printed."""
+    out = io.StringIO()
     follow_run(
         link,  # type: ignore[arg-type]  # stands in for AdminLink
         RunView(planned=3, at=10),
-        Console(file=io.StringIO()),
+        Console(file=out, force_terminal=terminal, width=100),
         failures=lambda: list(dead),
         on_round=lambda report: None,
         logs=Path("runs/demo-1/logs"),
     )
+    return out.getvalue()
 
 
 def finished(*, failed: bool) -> RunEvent:
@@ -84,23 +93,16 @@ def test_a_failed_run():
         follow(Link(finished(failed=True)))
 
 
-def test_a_finished_run():
-    follow(Link(finished(failed=False)))
+@pytest.mark.parametrize("had_ended", [False, True])
+def test_a_run_that_had_ended_shows_no_round_again(had_ended):
+    fields = {"kind": "count", "metrics": [], "seconds": 1.0, "bytes_received": 9, "counted": 3}
+    published = RunEvent(sequence=0, kind="round published", round=1, unix_seconds=0, fields=fields)
+    shown = follow(Link(published, finished(failed=False), had_ended=had_ended))
+    assert ("round   1/3" in shown) != had_ended
+    assert ("already finished" in shown) == had_ended
 
 
 def test_a_terminal_shows_what_status_prints():
-    class Answering(Link):
-        def status(self) -> RunStatus:
-            return STATUS
-
-    out = io.StringIO()
-    follow_run(
-        Answering(finished(failed=False)),  # type: ignore[arg-type]  # stands in for AdminLink
-        RunView(planned=3, at=10),
-        Console(file=out, force_terminal=True, width=100),
-        failures=list,
-        on_round=lambda report: None,
-        logs=Path("logs"),
-    )
+    shown = follow(Link(finished(failed=False)), terminal=True)
     for name, value in status_rows(STATUS):
-        assert re.search(rf"{re.escape(name)} +{re.escape(value)}", out.getvalue()), name
+        assert re.search(rf"{re.escape(name)} +{re.escape(value)}", shown), name

@@ -293,7 +293,7 @@ def _mix(word):
 
 @njit(**COMPILED)
 def _draw(drawn, positives, excluded, n_items, key, per_positive):
-    """Fill `drawn` with the positives and then the negatives. See `samplers.draw_samples`."""
+    """Fill `drawn` with the positives and then the negatives. See `samples.draw_samples`."""
     n_positives = len(positives)
     drawn[:n_positives] = positives
     free = n_items - len(excluded)

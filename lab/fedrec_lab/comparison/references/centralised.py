@@ -27,8 +27,8 @@ from fedrec.protection import ProtectionSettings
 from fedrec.settings.schema import Settings
 from fedrec.settings.starter import TUNED
 from fedrec.tensor_products import one_thread
-from fedrec.training.blocks import draw_samples
 from fedrec.training.learner import Learner
+from fedrec.training.samples import draw_samples
 from fedrec.updates.update import UpdateSettings
 from fedrec_lab.comparison.measurement import (
     Blocks,
