@@ -260,11 +260,11 @@ def inference(chosen: list[str], epsilons: list[float], seeds: int) -> None:
         for seed in range(seeds):
             users = drawn_split(interactions, catalogue, seed)
             whole = Published.of(trained(sections, users, catalogue, seed))
-            told = history_attack(whole, users, seed)
+            guessed = history_attack(whole, users, seed)
             members = np.random.default_rng(seed).permutation(len(users)) < len(users) // 2
             half = trained(sections, users.select(np.nonzero(members)[0]), catalogue, seed)
             model = membership_attack(Published.of(half), users, members, seed)
-            found.setdefault(label, []).append((told, *model))
+            found.setdefault(label, []).append((guessed, *model))
             if "pairs" in half.best.shared.kept and "privacy" not in sections:
                 counts = counts_attack(held_pairs(half), users, members)
                 found.setdefault(f"{label}, by its counts", []).append((np.nan, *counts))

@@ -102,7 +102,7 @@ def measure(n_clients: int, preset: str, path: str) -> None:
     stamps: dict[str, list[float]] = {}
     lock = threading.Lock()
 
-    def told(event: ClientEvent) -> None:
+    def note(event: ClientEvent) -> None:
         if event.round == TRAINING_ROUND:
             with lock:
                 stamps.setdefault(event.name, []).append(time.perf_counter())
@@ -119,7 +119,7 @@ def measure(n_clients: int, preset: str, path: str) -> None:
             Client(
                 changed(load_settings(each), local),
                 wrap=lambda link: Keeping(link, kept),
-                on_event=told,
+                on_event=note,
             )
             for each in workspace.parties.clients
         ]

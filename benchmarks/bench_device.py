@@ -140,7 +140,7 @@ def rounds(step: Step) -> None:
         except Late:
             remark = f"{'the processor ' if there else ''}not within {share:.0f} s"
         except Exception as error:
-            remark = told(error)
+            remark = sentence_of(error)
         step.note(f"round of {name}, {len(users)} users", device=there, processor=here,
                   remark=remark)  # fmt: skip
     # Those with little to keep for each user are quick.
@@ -174,7 +174,7 @@ def rounds(step: Step) -> None:
             except Late:
                 remark = f"not within {share:.0f} s"
             except Exception as error:
-                remark = told(error)
+                remark = sentence_of(error)
         step.note(f"round of {name}, {len(many)} users", device=there, processor=here,
                   remark=remark)  # fmt: skip
 
@@ -186,7 +186,7 @@ def start_libraries() -> None:
     OneStep(DEVICE).train()
 
 
-def told(error: Exception) -> str:
+def sentence_of(error: Exception) -> str:
     """Return an error in one line."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:120]
 
@@ -288,7 +288,7 @@ def memory(step: Step) -> None:
             step.note(f"memory of {name}", remark=f"not within {share:.0f} s")
             continue
         except Exception as error:
-            step.note(f"memory of {name}", remark=told(error))
+            step.note(f"memory of {name}", remark=sentence_of(error))
             continue
         measured, n_users, estimated = max(blocks, key=lambda block: block[0])
         estimate = estimated()

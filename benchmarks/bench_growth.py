@@ -1,7 +1,7 @@
 """How a round grows with the number of users: seconds, peak memory and disk by stage.
 
 FedMF (dim 16, CoLR rank 4, one local epoch) on made-up users with 100 interactions each among
-50,000 items, drawn by a power law. Their items are mapped from a file that is written in parts.
+50,000 items, drawn by a power law. Their items are in mapped files of 100,000 users each.
 Training uses compiled code in one process, and measuring `--workers` processes. Every size runs in
 a process of its own. Peak memory adds the peaks of all its processes, which count mapped files.
 Processor time is that of all threads and processes; it says how the work grows even beside other
@@ -38,28 +38,32 @@ from measuring import (
 )
 
 N_ITEMS, PER_USER = 50_000, 100
-AT_ONCE = 10_000
 
 
 def made_up(n_users: int, folder: Path):
     """Return users with distinct items, popular ones more often."""
+    from fedrec.data.mapped_items import MappedItems
     from fedrec.data.splits import UserSplit
+    from fedrec.own_folder import MOST_FILE_USERS
 
     random = np.random.default_rng(0)
     held = np.empty((n_users, 2), dtype=np.int64)
-    with (folder / "users.items").open("xb") as file:
+
+    def parts():
         # Strides that are prime to the number of items give distinct items without a search.
-        for begin in range(0, n_users, AT_ONCE):
-            size = min(AT_ONCE, n_users - begin)
+        for begin in range(0, n_users, MOST_FILE_USERS):
+            size = min(MOST_FILE_USERS, n_users - begin)
             start = (N_ITEMS * random.random((size, 1)) ** 3).astype(np.int64)
             stride = 2 * random.integers(0, N_ITEMS // 20, (size, 1)) * 5 + 1
             items = (start + stride * np.arange(PER_USER + 2)) % N_ITEMS
             held[begin : begin + size] = items[:, PER_USER:]
-            file.write(np.sort(items[:, :PER_USER], axis=1).astype(np.int32))
+            yield np.sort(items[:, :PER_USER], axis=1).ravel()
+
+    in_files = MappedItems.written(parts(), folder)
     return UserSplit(
         user_ids=tuple(f"u{number}" for number in range(n_users)),
         train_indptr=np.arange(0, n_users * PER_USER + 1, PER_USER, dtype=np.int64),
-        train_items=np.memmap(folder / "users.items", dtype=np.int32, mode="r"),
+        train_items=in_files,
         validation_items=np.ascontiguousarray(held[:, 0]),
         test_items=np.ascontiguousarray(held[:, 1]),
     )

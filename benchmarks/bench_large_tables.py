@@ -1,4 +1,4 @@
-"""A simulation whose private tables outgrow memory, by default FedRAP's and PLGC's of MovieLens-1M.
+"""A simulation whose private tables outgrow memory: FedRAP, PLGC and GPFedRec, as of MovieLens-1M.
 
 `fedrec simulate` as a user starts it, with worker processes, under a limit of memory for all of
 them together (a cgroup, where this account may make one: version 1, or systemd's). Printed for each
@@ -31,10 +31,13 @@ from pathlib import Path
 from measuring import describe_machine, summary
 
 ALGORITHMS = {
+    "gpfedrec": 'name = "gpfedrec"',
     "fedrap": 'name = "fedrap"\ndim = 32',
     "plgc": 'name = "plgc"\n'
     'base = {name = "fedmf", dim = 32, local_epochs = 10, batch_size = 2048}',
 }
+EXPOSED = ("--accept-exposure",)
+"""GPFedRec's server reads each update."""
 SETTINGS = """
 [federation]
 name = "large"
@@ -138,12 +141,15 @@ def run(algorithm: str, folder: Path, arguments: argparse.Namespace, data: Path)
     )
     fedrec = str(Path(sys.executable).with_name("fedrec"))
     checked = subprocess.run(
-        [fedrec, "check", str(settings), "--json"], capture_output=True, text=True, check=True
+        [fedrec, "check", str(settings), "--json", *EXPOSED],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     table = json.loads(checked.stdout)["private"]["table_bytes"]
     limit = Limit(int(arguments.memory_gib * 2**30))
     process = subprocess.Popen(
-        [*limit.prefix, fedrec, "simulate", str(settings)],
+        [*limit.prefix, fedrec, "simulate", str(settings), *EXPOSED],
         preexec_fn=limit.enter,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

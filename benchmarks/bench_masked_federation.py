@@ -32,7 +32,7 @@ def measure(n_clients: int, n_values: int, runs: int, coordinator: str) -> None:
     """Play rounds, and print what each step took and how many clients are in the sum."""
     seconds: dict[str, list[float]] = {}
 
-    def told(phase: str, taken: float) -> None:
+    def note_step(phase: str, taken: float) -> None:
         seconds.setdefault(phase, []).append(taken)
 
     before, after = range(0, n_clients, 20), range(1, n_clients, 20)
@@ -48,7 +48,7 @@ def measure(n_clients: int, n_values: int, runs: int, coordinator: str) -> None:
                     coordinator=coordinator,
                     before=before,
                     after=after,
-                    told=told,
+                    on_step=note_step,
                 )
             )
             whole.append(time.perf_counter() - begin)

@@ -124,10 +124,10 @@ def measure(case: tuple[int, int, int], protection: str, rounds: int) -> None:
         own_users = -(-case[0] // case[2])
         memory_mib = Settings().client.memory_mib
         needed = sizes(workspace.plan, found, own_users=own_users, memory_mib=memory_mib)
-        for name, told in zip(folders, needed, strict=True):
+        for name, need in zip(folders, needed, strict=True):
             rusage = used[name][2]
             seconds = rusage.ru_utime + rusage.ru_stime
-            facts = told.facts
+            facts = need.facts
             check = START_SECONDS[name] + facts["processor_seconds"] * found.facts["n_rounds"]
             print(f"{case} {protection} {rounds} rounds, {name}: "
                   f"{memory[name] / 1e6:.0f} MB ({facts['memory_bytes'] / 1e6:.0f}), "

@@ -187,11 +187,11 @@ def repeats(name: str, doc: str) -> bool:
     if not name or "\n\n" in doc:
         return False
     stem = re.compile(r"(?:ing|es|ed|e|s|d)$")
-    said = {
+    words = {
         stem.sub("", word) for word in re.findall(r"[a-z0-9]+", doc.lower()) if word not in _EMPTY
     }
     known = {stem.sub("", word) for word in re.findall(r"[A-Z]?[a-z0-9]+", name)}
-    return said <= {word.lower() for word in known}
+    return words <= {word.lower() for word in known}
 
 
 def faults_of(source: str) -> list[str]:

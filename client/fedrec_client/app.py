@@ -371,6 +371,7 @@ class ClientApp:
                 membership.catalogue,
                 reader="a client",
                 tell=lambda note: journal.tell("data", detail=note) if reports else None,
+                folder=self._folder,
             )
             self._check_exposure(membership, len(users))
             self._bind(store, membership, users)

@@ -231,7 +231,7 @@ def export_model(
 
 @app.command()
 def identity(settings_file: SettingsFile, state: StateFolder = None) -> Result:
-    """Create this client's keys in an empty or new folder, and show the key authority's input."""
+    """Create this client's keys in an empty or new folder. Show the file for the key authority."""
     from fedrec.identity.identity import PUBLIC_FILE, new_or_known_identity
     from fedrec.settings.validation import load_settings
 
@@ -309,7 +309,7 @@ def serve(
         str, typer.Option(help="The address to serve. Any but loopback needs more options.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port. If 0, uses a free one.")
+        int, typer.Option(min=0, max=65535, help="Port to listen on. If 0, uses a free port.")
     ] = 7480,
     latest: Latest = False,
     state: StateFolder = None,

@@ -115,11 +115,14 @@ def tail_of(
         user_ids=users.user_ids,
         private=private,
         seen_indptr=users.train_indptr,
-        seen_items=users.train_items,
+        seen_items=np.asarray(users.train_items),
     )
     model = Recommender(model_file_of(held), held.catalogue, trained)
     tail = LocalTail(
-        users.train_indptr, users.train_items, model.travelling, client.tail_minimum_users
+        users.train_indptr,
+        np.asarray(users.train_items),
+        model.travelling,
+        client.tail_minimum_users,
     )
     scores = ((np.array([row]), found[None]) for row, found in enumerate(model.scores()))
     at = held.plan.evaluation.at

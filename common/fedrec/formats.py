@@ -106,9 +106,9 @@ def refuse_backup(path: Path) -> None:
         return
     if found == _BACKUP:
         raise StorageError(
-            f"{path} is a backup that an upgrade made, which can't be started: rounds may have "
-            "been published since. Nothing was changed.",
-            remedy="Restore the whole newest folder.",
+            f"{path} is a backup from before an upgrade and can't be used. Rounds may have been "
+            "published since. Nothing was changed.",
+            remedy="Restore the newest copy of the whole folder, not single files.",
         )
 
 

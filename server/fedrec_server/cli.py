@@ -26,7 +26,9 @@ def coordinator() -> None:
 
 @app.command()
 def run(
-    settings_file: Annotated[Path, typer.Argument(metavar="SETTINGS.toml")],
+    settings_file: Annotated[
+        Path, typer.Argument(metavar="SETTINGS.toml", help="The settings file.")
+    ],
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue a failed or stopped run.")
     ] = False,
@@ -119,7 +121,9 @@ def _catalogue_of(settings: Settings) -> PublicCatalogue:
 
 @app.command()
 def backup(
-    settings_file: Annotated[Path, typer.Argument(metavar="SETTINGS.toml")],
+    settings_file: Annotated[
+        Path, typer.Argument(metavar="SETTINGS.toml", help="The settings file.")
+    ],
     into: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder for the copy.")],
 ) -> Result:
     """Copy the state folder. The coordinator may be running.
@@ -143,7 +147,9 @@ def backup(
 
 @app.command()
 def recover(
-    settings_file: Annotated[Path, typer.Argument(metavar="SETTINGS.toml")],
+    settings_file: Annotated[
+        Path, typer.Argument(metavar="SETTINGS.toml", help="The settings file.")
+    ],
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The file from `fedrec keys export-recovery`.")
     ],

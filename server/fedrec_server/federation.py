@@ -203,6 +203,7 @@ class Federation:
             n_items=self.vectors.n_items,
             entries=self.protection.chosen if self.protection.chosen.entries else None,
             partition=self.keys.roster.partition,
+            fewest_clients=0,
             fewest_cells=fewest_cells(self.plan, self.keys.roster.partition),
         )
         return replace(

@@ -198,10 +198,12 @@ class Snapshots:
         if report.epoch != self._epoch:
             raise RoundError(f"The key epoch is {self._epoch}, not {report.epoch}.")
         if self._is_vouched(record) and record.known != KnownModel.named_by(report):
-            raise RefusedError("The snapshot is not the model that others named.")
+            raise RefusedError("The snapshot differs from the known model of its round.")
         stored = self._current()
         if stored is not None and stored.round >= report.round:
-            raise RoundError(f"A snapshot of round {report.round} or later is here already.")
+            raise RoundError(
+                f"The coordinator already has a snapshot of round {report.round} or later."
+            )
         if not self._makers.may_send(report.client_id, report.round):
             raise RoundError(f"This client was not asked for a snapshot of round {report.round}.")
 

@@ -14,8 +14,8 @@ FILES = ("deploy/compose.yaml", "deploy/compose.cuda.yaml")
 
 def test_clients_get_a_gpu_and_an_image_of_their_own(engine: Engine) -> None:
     files = [part for path in FILES for part in ("--file", path)]
-    said = call((*engine.compose, *files, "config"), environment=engine.environment)
-    services = yaml.safe_load(said)["services"]
+    merged = call((*engine.compose, *files, "config"), environment=engine.environment)
+    services = yaml.safe_load(merged)["services"]
     for name in CLIENTS:
         service = services[name]
         assert service["image"] == "fedrec-client:cuda"

@@ -41,9 +41,9 @@ def test_kills_in_mid_round_change_no_bit(
         assert_healthy(parties, images)
         assert_confined(parties)
         assert_watched(parties)
-        joined = len(told(parties, "client-1", "joined"))
+        joined = len(events_of(parties, "client-1", "joined"))
         parties.kill(KILLED)
-        poll(lambda: len(told(parties, "client-1", "joined")) > joined, "client-1 is back")
+        poll(lambda: len(events_of(parties, "client-1", "joined")) > joined, "client-1 is back")
         assert held not in parties.rounds("round published")
         parties.signal(HELD, "CONT")
         parties.wait_for_the_end()
@@ -57,7 +57,7 @@ def test_kills_in_mid_round_change_no_bit(
             assert_recommends(parties, images["client"], client)
 
 
-def told(parties: Federation, service: str, event: str) -> list[dict[str, Any]]:
+def events_of(parties: Federation, service: str, event: str) -> list[dict[str, Any]]:
     """Return the events of one kind in a service's log."""
     return [found for found in parties.events(service) if found["event"] == event]
 

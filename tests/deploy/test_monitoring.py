@@ -157,8 +157,8 @@ def test_every_alert_fires_and_clears(tools, tmp_path):
     # It tells where one does not: each alert is missed where it is expected not to fire.
     failed = promtool(tmp_path, [rule_tests(name, fires=False) for name in NAMES])
     assert failed.returncode != 0
-    told = failed.stdout + failed.stderr
-    assert [name for name in NAMES if f'alertname="{name}"' not in told] == []
+    output = failed.stdout + failed.stderr
+    assert [name for name in NAMES if f'alertname="{name}"' not in output] == []
 
 
 def test_the_shipped_configuration_is_valid(tools):
@@ -193,7 +193,7 @@ def federation(tmp_path, monkeypatch):
             tmp_path / "provision.log", "provision", "--data", str(data), "--clients", "a,b,c",
             "--address", address,
         )  # fmt: skip
-        assert provision.ended() == 0, provision.told
+        assert provision.ended() == 0, provision.output
         monkeypatch.setenv("FEDREC_COORDINATOR__METRICS_ADDRESS", read_at[0])
         for party in ("COORDINATOR", "CLIENT"):
             monkeypatch.setenv(f"FEDREC_{party}__LOG_FORMAT", "json")

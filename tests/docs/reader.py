@@ -58,7 +58,7 @@ class Terminal:
     log: Path
 
     @property
-    def told(self) -> str:
+    def output(self) -> str:
         """What it has printed so far."""
         logs = (self.log, Path(f"{self.log}.err"))
         return "".join(log.read_text(errors="replace") for log in logs if log.exists())
@@ -74,7 +74,7 @@ class Terminal:
 
     def interrupt(self) -> None:
         """Press Ctrl-C, but not before its first word: that would hide that it is refused."""
-        poll(lambda: self.told or not self.runs, f"a word in {self.log}")
+        poll(lambda: self.output or not self.runs, f"a word in {self.log}")
         if self.runs:
             os.kill(self.pid, signal.SIGINT)
 
@@ -144,11 +144,11 @@ class Reader:
             text = f"python {shlex.quote(str(self._logs / f'{typed.line}.py'))}"
         if RUNS_ON.match(text) and "--once" not in text:
             return self.start(text, typed)
-        told = self.command(text, typed)
+        output = self.command(text, typed)
         for begin, look in self.script.after.items():
             if begins(typed, begin):
-                told = look(self, told) or told
-        return told
+                output = look(self, output) or output
+        return output
 
     @property
     def cwd(self) -> Path:
@@ -166,19 +166,19 @@ class Reader:
             found = int(ended.read_text())
         except (AssertionError, FileNotFoundError):
             found = -1
-        told = log.read_text(errors="replace") if log.exists() else ""
-        assert found == code, self.failed(typed, text, f"ended with {found}", told)
-        return told
+        output = log.read_text(errors="replace") if log.exists() else ""
+        assert found == code, self.failed(typed, text, f"ended with {found}", output)
+        return output
 
-    def failed(self, typed: Typed | None, text: str, how: str, told: str) -> str:
+    def failed(self, typed: Typed | None, text: str, how: str, output: str) -> str:
         """Return the message of a failure: where it stands, what was typed, what it printed."""
         at = f"{self.page}:{typed.line}" if typed else f"{self.page}, beside the page"
         logs = [
-            f"\n--- {name}\n{one.told[-1500:]}"
+            f"\n--- {name}\n{one.output[-1500:]}"
             for name, one in self.running.items()
             if name != text
         ]
-        return f"{at}: `{text}` {how}\n{told[-4000:]}{''.join(logs)}"
+        return f"{at}: `{text}` {how}\n{output[-4000:]}{''.join(logs)}"
 
     def start(self, text: str, typed: Typed | None = None) -> str:
         """Type a command into a terminal of its own; wait until a service says where it is."""
@@ -193,7 +193,7 @@ class Reader:
             return ""
 
         def answers() -> bool:
-            assert found.runs, self.failed(typed, text, "ended", found.told)
+            assert found.runs, self.failed(typed, text, "ended", found.output)
             return log.exists() and "\n" in log.read_text()
 
         poll(answers, f"a line of `{text}`")
@@ -214,9 +214,9 @@ class Reader:
             try:
                 poll(lambda terminal=terminal: not terminal.runs, "its end")
             except AssertionError:
-                raise AssertionError(self.failed(None, text, "runs on", terminal.told)) from None
+                raise AssertionError(self.failed(None, text, "runs on", terminal.output)) from None
             found = int(self.command(f"wait {terminal.pid}; echo $?").split()[-1])
-            assert found in codes, self.failed(None, text, f"ended with {found}", terminal.told)
+            assert found in codes, self.failed(None, text, f"ended with {found}", terminal.output)
             del self.running[text]
 
     def close(self) -> None:

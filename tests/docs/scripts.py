@@ -31,14 +31,14 @@ def run_is_over(reader: Reader) -> None:
     """Clients tell what the page shows and end by themselves, the coordinator by Ctrl-C."""
     first = next(text for text in reader.running if "client-1" in text)
     poll(lambda: not reader.running[first].runs, "client 1 ends")
-    told = {words(line) for line in reader.running[first].told.splitlines()}
+    shown = {words(line) for line in reader.running[first].output.splitlines()}
     promised = blocks((ROOT / reader.page).read_text(encoding="utf-8"), "text")
     lines = [line for body in promised for line in body.splitlines()]
     events = [line for line in lines if re.match(r"(..:..:..  )?(waiting|joined|round|all)", line)]
     assert len(events) == 12
     # The page shortens lines.
-    has = {line: any(one[: len(words(line))] == words(line) for one in told) for line in events}
-    assert all(has.values()), (has, told)
+    has = {line: any(one[: len(words(line))] == words(line) for one in shown) for line in events}
+    assert all(has.values()), (has, shown)
     reader.awaits_end("fedrec client run")
     reader.ends("fedrec coordinator run")
 

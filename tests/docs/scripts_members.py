@@ -24,7 +24,7 @@ def published(reader: Reader) -> None:
     """Wait until a client says that a round of training was published."""
     (client,) = [text for text in reader.running if "hospital-a/client.toml" in text]
     poll(
-        lambda: re.search(r"round [2-9]  published", reader.running[client].told),
+        lambda: re.search(r"round [2-9]  published", reader.running[client].output),
         "a round is published",
     )
 
@@ -49,7 +49,7 @@ def applicant(reader: Reader) -> None:
 def a_member(reader: Reader) -> None:
     """Take the id of a member, once its client takes part."""
     reader.instead["60303ae22b998861"] = client_id(reader, "hospital-e")
-    poll(lambda: "  joined  " in reader.running[NEW].told, "the new hospital takes part")
+    poll(lambda: "  joined  " in reader.running[NEW].output, "the new hospital takes part")
 
 
 def removed(reader: Reader) -> None:
@@ -61,13 +61,13 @@ def client_id(reader: Reader, name: str) -> str:
     """Return the id that a client tells when it starts, as the authority has it."""
     (client,) = [text for text in reader.running if f"{name}/client.toml" in text]
 
-    def told() -> str:
-        found = re.search(r"client id ([0-9a-f]{16})", reader.running[client].told)
+    def id_in_log() -> str:
+        found = re.search(r"client id ([0-9a-f]{16})", reader.running[client].output)
         return found[1] if found else ""
 
-    found = poll(told, f"the client id of {name}")
+    found = poll(id_in_log, f"the client id of {name}")
     (process,) = [text for text in reader.running if text.startswith(AUTHORITY)]
-    poll(lambda: found in reader.running[process].told, f"the authority hears of {name}")
+    poll(lambda: found in reader.running[process].output, f"the authority hears of {name}")
     return found
 
 
@@ -163,12 +163,12 @@ def on_a_page(reader: Reader) -> None:
     published(reader)
 
 
-def has_rows(reader: Reader, told: str) -> None:
+def has_rows(reader: Reader, output: str) -> None:
     """The status has the page's rows, but for those that depend on the moment."""
     shown = blocks((ROOT / reader.page).read_text(encoding="utf-8"), "text")[0]
     promised = {line.split("  ")[0] for line in shown.splitlines()}
     assert len(promised) == 12
-    assert promised - {line.split("  ")[0] for line in told.splitlines()} <= MOMENT, told
+    assert promised - {line.split("  ")[0] for line in output.splitlines()} <= MOMENT, output
 
 
 WATCH = Script(given=on_a_page, after={"fedrec status": has_rows})

@@ -144,12 +144,12 @@ def is_ready(reader: Reader) -> None:
     poll(answers, "the server has a model")
 
 
-def is_answered(reader: Reader, told: str) -> None:
+def is_answered(reader: Reader, output: str) -> None:
     """The answer has the fields of the page's."""
     (shown,) = blocks((ROOT / reader.page).read_text(encoding="utf-8"), "json")
-    promised, answer = json.loads(shown), json.loads(told[told.index("{") :])
-    assert set(answer) == set(promised), told
-    assert set(answer["items"][0]) == set(promised["items"][0]), told
+    promised, answer = json.loads(shown), json.loads(output[output.index("{") :])
+    assert set(answer) == set(promised), output
+    assert set(answer["items"][0]) == set(promised["items"][0]), output
 
 
 HAND_OUT = Script(

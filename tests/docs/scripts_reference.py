@@ -40,7 +40,7 @@ def stopped(reader: Reader) -> None:
     reader.command(f"export FEDREC_ROUNDS__TOTAL=150 && mv {RUN} two-rounds")
     simulation = "fedrec simulate run.toml --set output.runs=stopped"
     reader.start(simulation)
-    poll(lambda: "round 3/" in reader.running[simulation].told, "its third round")
+    poll(lambda: "round 3/" in reader.running[simulation].output, "its third round")
     reader.running[simulation].interrupt()
     reader.awaits_end(simulation, codes=(130,))
     reader.command(f"mv stopped/* {RUN}")

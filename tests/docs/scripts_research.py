@@ -27,10 +27,10 @@ def visits(reader: Reader) -> None:
     (reader.cwd / "orders.csv").write_text(ORDERS, encoding="utf-8")
 
 
-def refusals(reader: Reader, told: str) -> str:
+def refusals(reader: Reader, output: str) -> str:
     """What is said of rows that cannot be read, of no header, and of dates with two meanings."""
-    told += reader.command("fedrec data describe nohead.csv", code=2)
-    return told + reader.command("fedrec data describe orders.csv", code=2)
+    output += reader.command("fedrec data describe nohead.csv", code=2)
+    return output + reader.command("fedrec data describe orders.csv", code=2)
 
 
 def of_movies(reader: Reader) -> None:

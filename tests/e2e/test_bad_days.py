@@ -23,22 +23,22 @@ FINISHED = "all rounds are published"
 def finished(*clients):
     """Check that clients took part to the end."""
     for client in clients:
-        assert client.ended() == 0, client.told
-        assert FINISHED in client.told
+        assert client.ended() == 0, client.output
+        assert FINISHED in client.output
 
 
 def refused(client, code):
     """Return what a client said that ended by itself, without a traceback."""
     assert client.ended() != 0
-    assert "Traceback" not in client.told
-    _, marked, text = client.told.partition(f"error [{code}]: ")
-    assert marked, client.told
+    assert "Traceback" not in client.output
+    _, marked, text = client.output.partition(f"error [{code}]: ")
+    assert marked, client.output
     return text
 
 
 def counted(coordinator):
     """Return how many clients each published round counted, as the log has it."""
-    lines = [line for line in coordinator.told.splitlines() if "round published" in line]
+    lines = [line for line in coordinator.output.splitlines() if "round published" in line]
     return [int(line.partition("counted=")[2].split()[0]) for line in lines]
 
 
@@ -64,7 +64,7 @@ def test_a_coordinator_that_is_killed_while_clients_enrol(tmp_path, start):
     third.kill()
     last = kits.coordinator("last")
     finished(*clients)
-    assert last.ended() == 0, last.told
+    assert last.ended() == 0, last.output
     assert counted(last) == [3] * 5
     admitted = [one["label"] for one in events_of(authority) if one["name"] == "member admitted"]
     assert sorted(admitted) == ["a", "b", "c"]
@@ -88,11 +88,11 @@ def test_a_kit_that_is_started_twice_and_one_that_was_copied(tmp_path, start):
     text = refused(kits.client("copy"), "invitation_used")
     assert "This invitation was used already." in text
     assert "A kit works on one machine only" in text and "fedrec provision --add" in text
-    assert "client=a code=invitation_used" in coordinator.told
+    assert "client=a code=invitation_used" in coordinator.output
 
     others = [kits.client("b"), kits.client("c")]
     finished(first, *others)
-    assert coordinator.ended() == 0, coordinator.told
+    assert coordinator.ended() == 0, coordinator.output
     assert counted(coordinator) == [3] * 5
     assert kits.models("abc") == {kits.undisturbed()}
 
@@ -110,7 +110,7 @@ def test_a_folder_that_was_copied_after_it_enrolled(tmp_path, start):
     assert third.ended() == 130
     # As a machine is moved: stopped, copied, and then both are started.
     shutil.copytree(kits.path / "clients" / "c", kits.path / "clients" / "copy")
-    in_the_copy = third.told.count("  published") + 1
+    in_the_copy = third.output.count("  published") + 1
     third = kits.client("c", "third again")
     third.wait_for(f"round {in_the_copy + 1}  sent")
     # So that the run is not over before the copy is here.
@@ -122,10 +122,10 @@ def test_a_folder_that_was_copied_after_it_enrolled(tmp_path, start):
     assert "It is an older copy, or another copy runs" in text
     assert "Run the newest copy of the folder, and only that one" in text
     finished(first, second, third)
-    assert coordinator.ended() == 0, coordinator.told
+    assert coordinator.ended() == 0, coordinator.output
     assert counted(coordinator) == [3] * 10
     assert kits.models("abc") == {kits.undisturbed()}
-    lines = [one for one in coordinator.told.splitlines() if "remembers another update" in one]
+    lines = [one for one in coordinator.output.splitlines() if "remembers another update" in one]
     assert lines and all("client=c " in line for line in lines)
 
 
@@ -140,9 +140,9 @@ def test_a_client_of_an_older_release(tmp_path, start):
     text = refused(older, "version_mismatch")
     assert "The client's protocol version is 7.0, the coordinator speaks 8.0." in text
     assert text.count("Install the same fedrec version on both sides.") == 1
-    assert "client=c code=version_mismatch" in coordinator.told
+    assert "client=c code=version_mismatch" in coordinator.output
     finished(*clients, kits.client("c"))
-    assert coordinator.ended() == 0, coordinator.told
+    assert coordinator.ended() == 0, coordinator.output
     assert counted(coordinator) == [3] * 5
 
 
@@ -198,7 +198,7 @@ def test_files_of_another_authority(tmp_path, start):
     theirs.address = ours.address
     foreign = theirs.client("a")
     foreign.wait_for(NOT_OURS)
-    assert "client.authority_key of a client" in foreign.told
+    assert "client.authority_key of a client" in foreign.output
     lost = wait_for_event(theirs.authority(), "coordinator lost")
     assert lost["detail"].startswith(NOT_OURS)
     assert coordinator.process.poll() is None
@@ -213,7 +213,7 @@ def test_clocks_that_are_off_by_an_hour(tmp_path, start):
     kits.authority(**wrong_clock("+1h"))
     clients = [kits.client("a", **wrong_clock("+1h")), kits.client("b", **wrong_clock("-1h"))]
     finished(*clients, kits.client("c"))
-    assert coordinator.ended() == 0, coordinator.told
+    assert coordinator.ended() == 0, coordinator.output
     assert counted(coordinator) == [3] * 3
     assert kits.models("abc") == {kits.undisturbed()}
 
@@ -276,9 +276,9 @@ def run_fedrec(tmp_path):
 
         def run(*arguments):
             command: Command = start(tmp_path / f"{len(list(tmp_path.iterdir()))}.log", *arguments)
-            assert command.ended() == 2, command.told
+            assert command.ended() == 2, command.output
             assert command.out == ""
-            return command.told
+            return command.output
 
         yield run
 
@@ -295,7 +295,7 @@ def kits(tmp_path):
             tmp_path / "provision.log", "provision", "--data", "data.csv", "--clients", "a,b,c",
             "--address", "127.0.0.1:1",
         )  # fmt: skip
-        assert command.ended() == 0, command.told
+        assert command.ended() == 0, command.output
     return tmp_path / "kits"
 
 

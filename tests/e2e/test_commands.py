@@ -67,11 +67,11 @@ def test_a_federation_of_separate_commands(workspace, start, tmp_path):
     assert interrupted.ended() == 130
     resumed = start(tmp_path / "resumed.log", *resume_command(interrupted))
     for command in (resumed, *others):
-        assert command.ended() == 0, command.told
+        assert command.ended() == 0, command.output
         outcome = json.loads(command.out)
         assert outcome["reason"] == "all rounds are published"
         assert outcome["version"] == ROUNDS + 2
-    assert coordinator.ended() == 0, coordinator.told
+    assert coordinator.ended() == 0, coordinator.output
 
 
 @pytest.mark.long
@@ -92,14 +92,14 @@ def test_one_value_to_a_ciphertext_over_processes(start, tmp_path):
         for number, settings in enumerate(workspace.parties.clients)
     ]  # fmt: skip
     for command in clients:
-        assert command.ended() == 0, command.told
+        assert command.ended() == 0, command.output
         assert json.loads(command.out)["version"] == 3
-    assert coordinator.ended() == 0, coordinator.told
+    assert coordinator.ended() == 0, coordinator.output
 
 
 def resume_command(stopped):
     """Return the arguments of the command that a stopped client tells people to give."""
-    (line,) = (line for line in stopped.told.splitlines() if "To resume: " in line)
+    (line,) = (line for line in stopped.output.splitlines() if "To resume: " in line)
     name, *arguments = shlex.split(line.partition("To resume: ")[2])
     assert name == "fedrec"
     return arguments
@@ -116,11 +116,11 @@ def test_a_port_that_is_taken(workspace, start, tmp_path):
     second = start(tmp_path / "second.log", "coordinator", "run", str(settings))
     assert second.ended() == 2
     assert second.out == ""
-    assert "coordinator.port" in second.told
-    assert port in second.told
-    assert "Traceback" not in second.told
+    assert "coordinator.port" in second.output
+    assert port in second.output
+    assert "Traceback" not in second.output
     first.interrupt()
-    assert first.ended() == 130, first.told
+    assert first.ended() == 130, first.output
 
 
 def test_an_interrupted_coordinator_says_how_to_go_on(workspace, start, tmp_path):
@@ -128,14 +128,14 @@ def test_an_interrupted_coordinator_says_how_to_go_on(workspace, start, tmp_path
     first = start(tmp_path / "first.log", *call)
     run = json.loads(first.first_line())["run"]
     first.interrupt()
-    assert first.ended() == 130, first.told
+    assert first.ended() == 130, first.output
     assert resume_command(first) == list(call)
     second = start(tmp_path / "second.log", *resume_command(first))
     assert json.loads(second.first_line())["run"] == run
     # A container engine's way to stop is no interruption.
     second.process.terminate()
-    assert second.ended() == 0, second.told
-    assert "To resume" not in second.told
+    assert second.ended() == 0, second.output
+    assert "To resume" not in second.output
 
 
 def test_a_state_folder_that_is_in_use(workspace, start, tmp_path):
@@ -144,7 +144,7 @@ def test_a_state_folder_that_is_in_use(workspace, start, tmp_path):
     first.first_line()
     second = start(tmp_path / "second.log", *call)
     assert second.ended() == 1
-    assert "coordinator.state" in second.told
+    assert "coordinator.state" in second.output
 
 
 def test_the_coordinator_imports_no_torch_and_without_a_page_no_web_server():

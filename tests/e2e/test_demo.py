@@ -27,7 +27,7 @@ def demo(start, folder, *arguments):
 
 def test_it_runs_to_the_end(start, tmp_path):
     running = demo(start, tmp_path, "--rounds", "3", "--json")
-    assert running.ended() == 0, running.told
+    assert running.ended() == 0, running.output
     summary = json.loads(running.out)
     (folder,) = (tmp_path / "runs").iterdir()
     assert Path(summary["folder"]) == folder
@@ -41,7 +41,7 @@ def test_it_runs_to_the_end(start, tmp_path):
     assert len((folder / "rounds.jsonl").read_text().splitlines()) == 5
     # In one process it comes out the same.
     assert summary["differences"] == []
-    assert about_protection("none").statement in running.told
+    assert about_protection("none").statement in running.output
     arithmetic = json.loads((folder / "environment.json").read_text())["arithmetic"]
     assert arithmetic["device"] == "cpu"
     clients = sorted((folder / "kits" / "clients").iterdir())
@@ -75,7 +75,7 @@ def test_under_masks_no_party_reads_an_update(start, tmp_path):
         start, tmp_path, "--protection", "masks", "--rounds", "1", "--no-compare",
         "--no-second-act", "--json",
     )  # fmt: skip
-    assert running.ended() == 0, running.told
+    assert running.ended() == 0, running.output
     summary = json.loads(running.out)
     assert summary["abandoned"] == []
     seen = summary["exposure"]
@@ -100,7 +100,7 @@ def assert_it_recommends(start, folder, summary, tmp_path):
     asking = start(
         tmp_path / "recommend.log", "recommend", str(folder), "--user", user, "-n", "5", "--json"
     )
-    assert asking.ended() == 0, asking.told
+    assert asking.ended() == 0, asking.output
     found = json.loads(asking.out)
     assert found["round"] == summary["best_version"]
     assert len({item["item_id"] for item in found["items"]} - seen) == 5
@@ -118,13 +118,13 @@ def test_a_killed_client_is_told_with_its_signal_log_and_folder(start, tmp_path)
     assert running.ended() == 1
     (folder,) = (tmp_path / "runs").iterdir()
     log = folder / "logs" / "client-2.log"
-    told = running.told
-    assert "error [training]: The process of client-2 was ended by signal 9 (SIGKILL)" in told
-    assert str(log) in told
+    output = running.output
+    assert "error [training]: The process of client-2 was ended by signal 9 (SIGKILL)" in output
+    assert str(log) in output
     last = next(line for line in reversed(log.read_text().splitlines()) if line)
-    assert f"  {last}" in told
-    assert f"Their logs are in {folder / 'logs'}" in told
-    assert "Traceback" not in told
+    assert f"  {last}" in output
+    assert f"Their logs are in {folder / 'logs'}" in output
+    assert "Traceback" not in output
     poll(lambda: not [child for child in children if is_running(child)], "the children's end")
 
 
@@ -140,13 +140,13 @@ def test_stopped_it_leaves_no_process_behind(start, tmp_path, number):
     children = poll(lambda: all_there(running), "children")
     poll(lambda: list(tmp_path.glob("runs/*/rounds.jsonl")), "a published round")
     running.process.send_signal(number)
-    assert running.ended() == (-number if number == signal.SIGKILL else 130), running.told
+    assert running.ended() == (-number if number == signal.SIGKILL else 130), running.output
     poll(lambda: not [child for child in children if is_running(child)], "the children's end")
-    assert "Traceback" not in running.told
+    assert "Traceback" not in running.output
 
 
 def all_there(running):
     """Return the children, once all of them run."""
-    assert running.process.poll() is None, running.told
+    assert running.process.poll() is None, running.output
     children = descendants(running.process.pid)
     return children if len(children) >= N_CHILDREN else set()

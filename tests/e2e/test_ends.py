@@ -82,17 +82,17 @@ def test_a_signal_leaves_a_run_that_goes_on(start, tmp_path, arguments, number, 
     running.wait_for(begun)
     children = descendants(running.process.pid)
     running.process.send_signal(number)
-    assert running.ended() == 130, running.told
+    assert running.ended() == 130, running.output
     assert not [child for child in children if is_running(child)]
-    assert "Traceback" not in running.told
-    again = re.findall(r"To resume: fedrec (.*)", running.told)
-    assert len(again) == (2 if arguments == SEEDS else 1), running.told
+    assert "Traceback" not in running.output
+    again = re.findall(r"To resume: fedrec (.*)", running.output)
+    assert len(again) == (2 if arguments == SEEDS else 1), running.output
     if arguments[0] == "simulate":
         folder = tmp_path / re.findall(r"--resume (\S+)", again[0])[0]
         n_rounds = len((folder / "rounds.jsonl").read_text().splitlines())
         resumed: Command = start(tmp_path / "second.log", *shlex.split(again[0]))
         resumed.wait_for("round ")
-        assert int(re.findall(r"round (\d+)/", resumed.told)[0]) > n_rounds
+        assert int(re.findall(r"round (\d+)/", resumed.output)[0]) > n_rounds
 
 
 @pytest.mark.slow
@@ -104,8 +104,8 @@ def test_tune_shows_what_it_tried_and_under_nohup_nothing_stops_it(start, tmp_pa
     running.process.send_signal(signal.SIGHUP)
     running.wait_for("fedals 2  ")
     running.process.send_signal(signal.SIGTERM)
-    assert running.ended() == 130, running.told
-    assert "starting settings" in running.told and "--resume" in running.told
+    assert running.ended() == 130, running.output
+    assert "starting settings" in running.output and "--resume" in running.output
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_killed_it_leaves_no_child(start, tmp_path, kind):
     children: set[int] = set()
 
     def all_there():
-        assert running.process.poll() is None, running.told
+        assert running.process.poll() is None, running.output
         children.update(descendants(running.process.pid))
         return len(children) >= n_children
 
@@ -201,7 +201,7 @@ class Parties:
         """Stop the coordinator while a browser looks at its page, and start it again."""
         with self.browser():
             self.coordinator.process.send_signal(number)
-            assert self.coordinator.ended() == ENDINGS[number], self.coordinator.told
+            assert self.coordinator.ended() == ENDINGS[number], self.coordinator.output
         assert self.still_there()
         self.start()
 
@@ -210,14 +210,14 @@ class Parties:
         client = self.clients.pop(name)
         with self.browser() as browser:
             client.interrupt()
-            assert client.ended() == 130, client.told
+            assert client.ended() == 130, client.output
             (row,) = (
                 line for line in self.operate("clients").splitlines() if f" {name} " in f" {line} "
             )
             assert "stopped" in row, row
             assert {"name": name, "state": "stopped"}.items() <= self.member(name).items()
-            told, until = browser.makefile("rb"), time.monotonic() + PAGE_SECONDS
-            while self.member(name, told.readline()).get("state") != "stopped":
+            feed, until = browser.makefile("rb"), time.monotonic() + PAGE_SECONDS
+            while self.member(name, feed.readline()).get("state") != "stopped":
                 assert time.monotonic() < until, "the page does not show it"
 
     def member(self, name, line=b""):
@@ -228,8 +228,8 @@ class Parties:
 
     def browser(self):
         """Return a browser that looks at the coordinator's page."""
-        port = re.search(r"page is served.*url=http://127\.0\.0\.1:(\d+)", self.coordinator.told)
-        assert port is not None, self.coordinator.told
+        port = re.search(r"page is served.*url=http://127\.0\.0\.1:(\d+)", self.coordinator.output)
+        assert port is not None, self.coordinator.output
         found = socket.create_connection(("127.0.0.1", int(port[1])), timeout=30.0)
         found.sendall(b"GET /feed HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert found.recv(15)
@@ -238,11 +238,11 @@ class Parties:
     def still_there(self):
         """Check that no process but the coordinator ended."""
         for party in (self.authority, *self.clients.values()):
-            assert party.process.poll() is None, party.told[-4000:]
+            assert party.process.poll() is None, party.output[-4000:]
         return True
 
     def close(self):
-        assert "not_a_member" not in "".join(client.told for client in self.clients.values())
+        assert "not_a_member" not in "".join(client.output for client in self.clients.values())
 
 
 @pytest.fixture
@@ -282,13 +282,13 @@ def test_a_client_that_slept_while_the_run_ended(parties):
     parties.operate("stop", "--now")
     parties.coordinator.wait_for("coordinator stops")
     sleeper.process.send_signal(signal.SIGCONT)
-    assert parties.coordinator.ended() == 0, parties.coordinator.told
+    assert parties.coordinator.ended() == 0, parties.coordinator.output
     for client in parties.clients.values():
-        assert client.ended() == 0, client.told
+        assert client.ended() == 0, client.output
     sleeper.wait_for("unreachable")
     assert sleeper.process.poll() is None
     parties.start(lingers_seconds=100.0)
-    assert sleeper.ended() == 0, sleeper.told
+    assert sleeper.ended() == 0, sleeper.output
 
 
 PLACES = 32
@@ -309,7 +309,7 @@ class Watched:
 
     def _port(self, line, before):
         self._coordinator.wait_for(line)
-        note = self._coordinator.told.partition(line)[2].partition(before)[2]
+        note = self._coordinator.output.partition(line)[2].partition(before)[2]
         return int(note[: next(at for at, c in enumerate(note) if not c.isdigit())])
 
     def held(self):
@@ -401,6 +401,6 @@ def test_a_reader_that_reads_nothing_delays_no_other(kits):
     kits.authority()
     with silent(watched):
         finished(*(kits.client(name) for name in "abc"))
-        assert coordinator.ended() == 0, coordinator.told
+        assert coordinator.ended() == 0, coordinator.output
     assert counted(coordinator) == [3] * 3
     assert kits.models("abc") == {kits.undisturbed()}

@@ -32,13 +32,13 @@ def test_the_key_authority_s_disk_fills(tmp_path, start):
     opened = [event["round"] for event in events_of(authority) if event["name"] == "sum revealed"]
     disk.free(authority)
     finished(*clients)
-    assert coordinator.ended() == 0, coordinator.told
-    assert authority.process.poll() is None, authority.told
+    assert coordinator.ended() == 0, coordinator.output
+    assert authority.process.poll() is None, authority.output
     assert counted(coordinator) == [3] * (ROUNDS + 2)
-    told = [event["round"] for event in events_of(authority) if event["name"] == "sum revealed"]
-    assert told == sorted(set(told)) and told[: len(opened)] == opened
+    revealed = [event["round"] for event in events_of(authority) if event["name"] == "sum revealed"]
+    assert revealed == sorted(set(revealed)) and revealed[: len(opened)] == opened
     assert kits.models("abc") == {kits.undisturbed()}
-    assert "Traceback" not in authority.told
+    assert "Traceback" not in authority.output
 
 
 def test_a_client_s_disk_fills_under_private_tables(tmp_path, start):
@@ -52,16 +52,16 @@ def test_a_client_s_disk_fills_under_private_tables(tmp_path, start):
     client.wait_for("round 2  sent")
     disk.fill(client)
     client.wait_for("disk_full")
-    assert "until there is space." in client.told
+    assert "until there is space." in client.output
     published = len(counted(coordinator))
     assert published < ROUNDS + 2
     disk.free(client)
     finished(client, *others)
-    assert coordinator.ended() == 0, coordinator.told
+    assert coordinator.ended() == 0, coordinator.output
     assert counted(coordinator) == [3] * (ROUNDS + 2)
     # What it trained after that started from the tables that it had kept.
     assert kits.models("ab") == {kits.undisturbed()}
-    assert "Traceback" not in client.told
+    assert "Traceback" not in client.output
 
 
 def test_a_coordinator_that_is_killed_while_its_disk_is_full(tmp_path, start):
@@ -77,19 +77,19 @@ def test_a_coordinator_that_is_killed_while_its_disk_is_full(tmp_path, start):
         clients = [kits.client(name) for name in "abc"]
         clients[0].wait_for("round 2  published")
         disk.fill(first, but=RESERVE // 2)
-        poll(lambda: "bytes are free" in first.told, "an upload that is refused")
-        assert first.told.count("disk full") == 1, "a warning, and not one for each try"
+        poll(lambda: "bytes are free" in first.output, "an upload that is refused")
+        assert first.output.count("disk full") == 1, "a warning, and not one for each try"
         operator = str(kits.path / "authority" / "operator.pem")
         shown = fedrec(tmp_path, "status", kits.address, "--operator", operator)
         assert "\ndisk " in shown and "bytes are free" in shown
         first.kill()
         second = kits.coordinator("second", under=disk.under)
-        poll(lambda: "bytes are free" in second.told, "an upload that is refused again")
+        poll(lambda: "bytes are free" in second.output, "an upload that is refused again")
         disk.free(second)
         finished(*clients)
-        assert second.ended() == 0, second.told
+        assert second.ended() == 0, second.output
     assert len(counted(first)) + len(counted(second)) == ROUNDS + 2
     assert set(counted(first) + counted(second)) == {3}
     assert kits.models("abc") == {kits.undisturbed()}
     for client in clients:
-        assert client.told.count("Storage is unavailable") <= 2, "once for each coordinator"
+        assert client.output.count("Storage is unavailable") <= 2, "once for each coordinator"

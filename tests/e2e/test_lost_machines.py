@@ -60,13 +60,13 @@ class Terminals:
             if line.startswith(STOPS):
                 stopped = self.running.pop(line.removeprefix(STOPS))
                 stopped.interrupt()
-                assert stopped.ended() == 130, stopped.told
+                assert stopped.ended() == 130, stopped.output
             elif line == ROUNDS:
                 self.rounds = self.until(self.rounds + 2)
             elif line == waits:
-                assert self.last.ended() == 5, self.last.told
+                assert self.last.ended() == 5, self.last.output
                 assert line.removeprefix(ENDS).rstrip(".") == "authority_is_old"
-                assert "another folder of this authority has been used" in self.last.told
+                assert "another folder of this authority has been used" in self.last.output
             else:
                 self.type(line, kept=not waits)
 
@@ -106,7 +106,7 @@ class Terminals:
     def published(self):
         """Return the last published round, as an operator sees it."""
         for name, command in self.running.items():
-            assert command.process.poll() is None, (name, command.told[-2000:])
+            assert command.process.poll() is None, (name, command.output[-2000:])
         operator = next(self.folder.glob("kits/authority/operator.pem"))
         words = ["status", f"127.0.0.1:{self.port}", "--operator", str(operator), "--json"]
         call = [sys.executable, "-m", "fedrec", *words]
@@ -244,17 +244,17 @@ def test_a_run_goes_on_with_another_issuer(kits, start, tmp_path):
     # Clients end when they have the last round: no member may be left without it.
     own = str(kits / "authority" / "operator.pem")
     fedrec(tmp_path, "stop", address, "--operator", own)
-    assert first.ended() == 0, first.told
+    assert first.ended() == 0, first.output
     for command in others[1:]:
-        assert command.ended() == 0, command.told
+        assert command.ended() == 0, command.output
     others[0].interrupt()
     others[0].ended()
     fedrec(tmp_path, "provision", "--operator", "maria")
     before = {path: path.read_bytes() for path in kits.rglob("*") if path.is_file()}
     hosts = hosts_of(certificate_in(kits / "authority" / "coordinator.pem"))
 
-    told = fedrec(tmp_path, "keys", "rotate", "--new-ca")
-    assert "Copy the new ones by hand" in told and "--operator NAME` again: maria" in told
+    output = fedrec(tmp_path, "keys", "rotate", "--new-ca")
+    assert "Copy the new ones by hand" in output and "--operator NAME` again: maria" in output
     made = kits / "authority"
     assert hosts_of(certificate_in(made / "coordinator.pem")) == hosts
     assert (made / "authority.pub.json").read_bytes() != before[made / "authority.pub.json"]
@@ -264,7 +264,7 @@ def test_a_run_goes_on_with_another_issuer(kits, start, tmp_path):
         tmp_path / "half.log", "coordinator", "run", str(kits / "coordinator" / "coordinator.toml")
     )
     assert half.ended() != 0
-    assert "epoch.json" in half.told and "Traceback" not in half.told
+    assert "epoch.json" in half.output and "Traceback" not in half.output
     for name in ("epoch.json", "operator.crt"):
         shutil.copy(made / name, kits / "coordinator")
 
@@ -272,7 +272,7 @@ def test_a_run_goes_on_with_another_issuer(kits, start, tmp_path):
     late = client("a", "late.log", address)
     # Its own authority.pub.json still names the old issuer, and so does its certificate.
     late.wait_for(REFUSED)
-    assert "Traceback" not in late.told
+    assert "Traceback" not in late.output
     late.interrupt()
     late.ended()
     stale = tmp_path / "stale.pem"
@@ -287,10 +287,10 @@ def test_a_run_goes_on_with_another_issuer(kits, start, tmp_path):
         shutil.copy(made / "clients" / f"{name}.crt", kit / "state" / "client.crt")
     again = [authority("again.log", address)]
     again += [client(name, "second.log", address) for name in "abc"]
-    assert second.ended() == 0, second.told
+    assert second.ended() == 0, second.output
     for command in again[1:]:
-        assert command.ended() == 0, command.told
-    assert "all rounds are published" in second.told
+        assert command.ended() == 0, command.output
+    assert "all rounds are published" in second.output
 
 
 def certificate_in(path):

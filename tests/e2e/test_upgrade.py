@@ -90,7 +90,7 @@ def test_a_run_goes_on_while_its_parties_are_upgraded(
 
         def seen():
             for name, command in running.items():
-                assert command.process.poll() is None, (name, command.told[-2000:])
+                assert command.process.poll() is None, (name, command.output[-2000:])
             return published(kits) >= until
 
         poll(seen, f"round {until}")
@@ -106,7 +106,7 @@ def test_a_run_goes_on_while_its_parties_are_upgraded(
     finally:
         for command in running.values():
             command.process.send_signal(signal.SIGCONT)
-    assert {path for path, (told, _) in states.items() if told == "converts"} == (
+    assert {path for path, (outcome, _) in states.items() if outcome == "converts"} == (
         converted or set(states)
     )
     for name in ("coordinator", "a", "b", "c", "authority"):
@@ -118,7 +118,7 @@ def test_a_run_goes_on_while_its_parties_are_upgraded(
         command.interrupt()
     for command in running.values():
         command.ended()
-    assert {told for told, _ in outcomes(kits).values()} == {"reads"}
+    assert {outcome for outcome, _ in outcomes(kits).values()} == {"reads"}
     assert not list(kits.path.rglob(BACKUP_FILE))
     with PrivateStore(kits.path / "clients" / "a" / "state", read_only=True) as store:
         trained = store.state.provenance

@@ -156,8 +156,8 @@ def test_a_client_that_is_behind_by_fifty_versions(found, protection):
         until_it_is_back.opened.set()
     if protection == "none":
         counted = [len(clients) for clients in check_against_one_process(federation)]
-        told = [event.round for event in back.events if event.name == "published"]
-        assert told == list(range(told[0], missed + 7)) and told[0] <= 3
+        published = [event.round for event in back.events if event.name == "published"]
+        assert published == list(range(published[0], missed + 7)) and published[0] <= 3
     else:
         assert {client.result().version for client in federation.clients} == {missed + 6}
         counted = [e.fields["counted"] for e in federation.journal() if e.kind == "round published"]
@@ -193,8 +193,8 @@ def test_a_wrong_copy_of_the_model_is_passed_over_and_made_again(found):
     assert counted[:3] == [{0, 1, 2}, {0, 1, 2}, {0, 1, 2}]
     # Whoever made it: all who have the model make the same bytes of it.
     assert better.blob == Blob.of(makers.copies[0])
-    told = [event.name for client in late for event in client.events]
-    assert "snapshot_refused" in told and "published_round_refused" not in told
+    events = [event.name for client in late for event in client.events]
+    assert "snapshot_refused" in events and "published_round_refused" not in events
 
 
 def test_a_look_that_failed_does_not_end_all_deadlines(found):
@@ -244,7 +244,7 @@ def stop_in_a_round(link, name, client):
     poll(lambda: link.status().current and link.status().awaited == (name,), "a round waits")
     client.process.send_signal(signal.SIGTERM)
     client.process.send_signal(signal.SIGCONT)
-    assert client.process.wait(60) == STOPPED, client.told
+    assert client.process.wait(60) == STOPPED, client.output
 
 
 @pytest.mark.slow
@@ -269,22 +269,22 @@ def test_a_guest_stops_and_a_core_member_stops(tmp_path, protection):
 
             kits.running["d"].process.send_signal(signal.SIGTERM)
             assert kits.running["d"].process.wait(60) == STOPPED
-            told = member(link.status(), "d")
-            assert told.state == "stopped" and told.last_counted >= last - 3
+            status = member(link.status(), "d")
+            assert status.state == "stopped" and status.last_counted >= last - 3
             shown = start(tmp_path / "clients.log", "clients", kits.address, *asked(kits))
-            assert shown.ended() == 0, shown.told
+            assert shown.ended() == 0, shown.output
             assert any(line.split()[:2] == ["d", "stopped"] for line in shown.out.splitlines())
 
             broken = kits.client("d", "--data", "nowhere.csv", again="-broken")
             assert broken.ended() != 0
-            told = member(link.status(), "d")
-            assert told.state in ("stopped", "cannot_start") and "[" in told.why, told
+            status = member(link.status(), "d")
+            assert status.state in ("stopped", "cannot_start") and "[" in status.why, status
             kits.running["d"] = kits.client("d", again="-back")
             kits.until(5, after=link.status().published_round)
             found = link.status()
             assert found.clients_here == 5, found.members
         for name in "abcde":
-            assert kits.running[name].process.poll() is None, kits.running[name].told
+            assert kits.running[name].process.poll() is None, kits.running[name].output
         assert list(kits.folder.rglob("audit.jsonl")) == [], "nothing had to be refused"
 
 
@@ -346,7 +346,7 @@ class Kits:
     def call(self, *arguments):
         """Run a command to its end."""
         command = self._start(self.folder / "calls.log", *arguments)
-        assert command.ended() == 0, command.told
+        assert command.ended() == 0, command.output
 
     def client(self, name, *flags, again=""):
         """Start a client."""
@@ -363,8 +363,8 @@ class Kits:
         return poll(seen, f"{rounds} rounds over {counted} clients")
 
     def _counted(self):
-        told = (self.folder / "coordinator.log").read_text()
-        found = re.findall(r"round published .*counted=(\d+) .*round=(\d+)", told)
+        log = (self.folder / "coordinator.log").read_text()
+        found = re.findall(r"round published .*counted=(\d+) .*round=(\d+)", log)
         return [(int(number), int(counted)) for counted, number in found]
 
 
@@ -383,6 +383,6 @@ def test_a_guest_is_killed_and_comes_back_and_a_core_member_leaves_for_good(tmp_
         kits.running["d"].process.kill()
         kits.until(4, after=last)
         for name in "abce":
-            assert kits.running[name].process.poll() is None, kits.running[name].told
-            assert "Traceback" not in kits.running[name].told
+            assert kits.running[name].process.poll() is None, kits.running[name].output
+            assert "Traceback" not in kits.running[name].output
         assert list(kits.folder.rglob("audit.jsonl")) == [], "nothing had to be refused"

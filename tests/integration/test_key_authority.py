@@ -93,13 +93,13 @@ def test_real_processes(tmp_path):
         clients = [ClientProcess(bench, number, coordinator.address) for number in range(3)]
         children += clients  # type: ignore[arg-type]
         for client in clients:
-            assert client.told() == "all rounds are published"
+            assert client.answer() == "all rounds are published"
         assert authority.wait_for("run finished")
     finally:
         authority.close()
         close_all(children)
     assert {bench.model(number) for number in range(3)} == {merged().model}
-    opened = [event["round"] for event in authority.told if event["name"] == "sum revealed"]
+    opened = [event["round"] for event in authority.events if event["name"] == "sum revealed"]
     assert opened == [1, 2, 3, 4, 5]
 
 
@@ -373,7 +373,7 @@ def test_really_away(tmp_path):
         authority.close()
         authority = AuthorityProcess(bench, coordinator.address)
         for client in clients:
-            assert client.told() == "all rounds are published"
+            assert client.answer() == "all rounds are published"
     finally:
         authority.close()
         close_all(children)

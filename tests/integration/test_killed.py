@@ -98,7 +98,7 @@ def test_a_client_killed_in_training_and_around_the_upload(found):
             children.append(ClientProcess(federation.bench, VICTIM, federation.address, kill))
             assert children[-1].ended() == -signal.SIGKILL, kill
         children.append(ClientProcess(federation.bench, VICTIM, federation.address))
-        assert children[-1].told() == "all rounds are published"
+        assert children[-1].answer() == "all rounds are published"
         check_finished(federation)
 
 
@@ -118,7 +118,7 @@ def test_a_client_killed_whose_tables_lie_in_files(found):
             child = ClientProcess(federation.bench, VICTIM, federation.address, kill, in_files=True)
             children.append(child)
             if kill is None:
-                assert child.told() == "all rounds are published"
+                assert child.answer() == "all rounds are published"
                 assert child.ended() == 0
             else:
                 assert child.ended(kill) == -signal.SIGKILL, kill
@@ -157,7 +157,7 @@ def test_a_client_killed_in_every_step_of_a_masked_round(found):
             children.append(ClientProcess(federation.bench, VICTIM, federation.address, kill))
             assert children[-1].ended(kill) == -signal.SIGKILL, kill
         children.append(ClientProcess(federation.bench, VICTIM, federation.address))
-        assert children[-1].told() == "all rounds are published"
+        assert children[-1].answer() == "all rounds are published"
         check_finished(federation)
 
 
@@ -175,7 +175,7 @@ def test_a_client_stopped_by_ctrl_c_anywhere(found):
             children.append(ClientProcess(federation.bench, VICTIM, federation.address, stop))
             assert children[-1].ended(stop) == INTERRUPTED, stop
         children.append(ClientProcess(federation.bench, VICTIM, federation.address))
-        assert children[-1].told() == "all rounds are published"
+        assert children[-1].answer() == "all rounds are published"
         check_finished(federation)
 
 
@@ -205,7 +205,7 @@ def test_a_client_killed_half_way_through_its_upload(found):
         children[-1].process.kill()
         assert children[-1].ended() == -signal.SIGKILL
         children.append(ClientProcess(bench, VICTIM, federation.address))
-        assert children[-1].told() == "all rounds are published"
+        assert children[-1].answer() == "all rounds are published"
         check_finished(federation)
     pieces = math.ceil(whole / PIECE_BYTES)
     assert writes.count(2) == VICTIM + pieces, "the upload began anew instead of going on"
@@ -232,7 +232,7 @@ def test_a_client_killed_before_it_hears_of_the_acknowledgement(found):
             federation.client(number)
         assert children[-1].ended() == -signal.SIGKILL
         children.append(ClientProcess(federation.bench, VICTIM, federation.address))
-        assert children[-1].told() == "all rounds are published"
+        assert children[-1].answer() == "all rounds are published"
         check_finished(federation)
 
 
@@ -391,7 +391,7 @@ class Parties:
 
     def reasons(self):
         """Return why each client's run ended, as it tells it."""
-        return [client.told() for client in self._clients()]
+        return [client.answer() for client in self._clients()]
 
     def _clients(self):
         return [

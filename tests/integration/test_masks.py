@@ -256,7 +256,7 @@ def test_of_nine_clients_one_vanishes_after_its_shares_and_six_are_published(fou
         children[victim].close()
         children[victim] = ClientProcess(bench, victim, federation.address)
         for child in children.values():
-            assert child.told() == "all rounds are published"
+            assert child.answer() == "all rounds are published"
         counted = check_against_one_process(federation)
     finally:
         first.opened.set()

@@ -68,7 +68,9 @@ def test_client_folder_back(found, protection):
         shutil.copyfile(before.path / STATE_FILE, state / STATE_FILE)
         mixed = content(state)
         error = federation.client(2).failure()
-        assert type(error) is StateWentBack and "the whole newest folder" in error.remedy
+        assert (
+            type(error) is StateWentBack and "the newest copy of the whole folder" in error.remedy
+        )
         assert content(state) == mixed
         (state / STATE_FILE).write_bytes(newest_rows)
         newest = swap(state, before.path)

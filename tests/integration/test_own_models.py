@@ -82,7 +82,7 @@ def test_coordinator_and_client_killed_around_the_models(tmp_path):
         assert victim.ended(FETCHED[1]) == -signal.SIGKILL
         victim = ClientProcess(bench, 3, address)
         children.append(victim)
-        assert victim.told() == "all rounds are published"
+        assert victim.answer() == "all rounds are published"
         for client in clients:
             assert client.result().reason == "all rounds are published"
         rounds = accepted(bench, published_rounds(bench, address))

@@ -358,7 +358,7 @@ def test_a_client_killed_under_masks_charges_every_round_once(found):
             children.append(ClientProcess(federation.bench, victim, federation.address, kill))
             assert children[-1].ended(kill) == -signal.SIGKILL, kill
         children.append(ClientProcess(federation.bench, victim, federation.address))
-        assert children[-1].told() == "all rounds are published"
+        assert children[-1].answer() == "all rounds are published"
     finally:
         close_all(children)
     for client in federation.clients:

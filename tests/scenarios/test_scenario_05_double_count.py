@@ -4,7 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from reference.plain_parts import split
-from world.engine import Bench, identity, told_of
+from world.engine import Bench, identity
+from world.machine import terms_of
 from world.serving import serving
 
 from fedrec.errors import ConflictingUpload
@@ -32,7 +33,7 @@ def test_scenario_05_two_processes_with_one_identity(tmp_path):
         found.come(CLIENTS)
         found.upload(0)
         other = bench.payload(0, 1, salt=7)
-        seen = told_of(found.coordinator.engine.run.state)
+        seen = terms_of(found.coordinator.engine.run.state)
         header = bench.header(0, 1, other, found.run, **seen)
         for _ in range(3):
             with found.link() as link, pytest.raises(ConflictingUpload):
@@ -52,7 +53,7 @@ def test_scenario_05_repeated_chunks(tmp_path):
         found.come(CLIENTS)
         payload = bench.payload(0, 1)
         header = bench.header(
-            0, 1, payload, found.run, **told_of(found.coordinator.engine.run.state)
+            0, 1, payload, found.run, **terms_of(found.coordinator.engine.run.state)
         )
         chunks = list(split(payload))
         assert not found.submit(header, *chunks, *chunks, *chunks).duplicate

@@ -58,12 +58,12 @@ class Attack:
             if held is not None:
                 self.seed_shares[own + 1], self.key_shares[own + 1] = held
 
-    def ask(self, told_alive, told_dropped):
+    def ask(self, alive, dropped):
         """Have each group sign its version, the corrupt both, and then ask for shares."""
         all_clients = set(self.cohort.positions())
         for group, survivors in (
-            (set(told_alive), all_clients),
-            (set(told_dropped), all_clients - {VICTIM}),
+            (set(alive), all_clients),
+            (set(dropped), all_clients - {VICTIM}),
         ):
             packed = pack(survivors, len(all_clients))
             signatures = self._sign(group, packed)
@@ -148,12 +148,12 @@ def attack_on(count, corrupt, tolerance=LIAR):
     return attack
 
 
-@pytest.mark.parametrize("told_dropped", range(7))
-def test_scenario_07_no_split_of_the_honest_gives_both_secrets(told_dropped):
+@pytest.mark.parametrize("n_dropped", range(7))
+def test_scenario_07_no_split_of_the_honest_gives_both_secrets(n_dropped):
     """Ten clients, t = 7, three of them corrupt: every way to divide the other seven."""
     attack = attack_on(10, corrupt=3)
     honest = range(7)
-    attack.ask(honest[: 7 - told_dropped], honest[7 - told_dropped :])
+    attack.ask(honest[: 7 - n_dropped], honest[7 - n_dropped :])
     assert attack.seed() is None or attack.key() is None
     assert attack.vector() is None
     for place in attack.seed_shares.keys() & attack.key_shares.keys():

@@ -147,7 +147,7 @@ def auc_of(scores, labels):
     return float(above + (second[:, None] == first).mean() / 2)
 
 
-def told_apart(party, seed, count=N_MESSAGES):
+def distinguished(party, seed, count=N_MESSAGES):
     """Return the AUC of a linear classifier on messages that it was not trained on."""
     random = np.random.default_rng(seed)
     halves = [vectors(number, count // 2, random) for number in range(2)]
@@ -181,16 +181,16 @@ def told_apart(party, seed, count=N_MESSAGES):
 def test_scenario_09_one_item_more_or_less_is_not_told_apart(protection):
     """Two clients differ in one item: protected messages do not say which is which."""
     party = make_party(PROTECTIONS[protection], PROTECTIONS[protection].presets[0], SPEC)
-    measured = [told_apart(party, seed=1)]
+    measured = [distinguished(party, seed=1)]
     if measured[0] > MOST_AUC:
-        measured.append(told_apart(party, seed=2))
+        measured.append(distinguished(party, seed=2))
     assert min(measured) <= MOST_AUC, measured
 
 
 def test_scenario_09_without_protection_one_item_is_told_apart():
     """The same measurement finds the item where nothing hides it: it could have failed above."""
     party = make_party(PROTECTIONS["none"], "default", SPEC)
-    assert told_apart(party, seed=1) > 0.95
+    assert distinguished(party, seed=1) > 0.95
 
 
 def test_scenario_09_the_auc_by_hand():

@@ -94,7 +94,7 @@ def test_scenario_13_a_client_without_space_waits_for_some(tmp_path, protection,
         limit_file_size(pid, resource.RLIM_INFINITY)
         for client in others:
             assert client.result().reason == "all rounds are published"
-        assert waits.told() == "all rounds are published"
+        assert waits.answer() == "all rounds are published"
     finally:
         gate.opened.set()
         for client in others:

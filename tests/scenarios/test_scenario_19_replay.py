@@ -4,7 +4,8 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from world.engine import Bench, told_of
+from world.engine import Bench
+from world.machine import terms_of
 from world.serving import Serving, serving
 
 from fedrec.errors import BadSignature, FedrecError, KeysError, ProtocolError, RoundClosed
@@ -23,7 +24,7 @@ def second_round(tmp_path):
         found.come(CLIENTS)
         payload = bench.payload(0, 1)
         header = bench.header(
-            0, 1, payload, found.run, **told_of(found.coordinator.engine.run.state)
+            0, 1, payload, found.run, **terms_of(found.coordinator.engine.run.state)
         )
         for number in CLIENTS:
             found.upload(number)
@@ -40,7 +41,7 @@ def test_scenario_19_in_the_next_round(second_round):
         for changes, expected in (
             ({"round": RoundId(2)}, ProtocolError),
             (
-                {"round": RoundId(2), **told_of(found.coordinator.engine.run.state)},
+                {"round": RoundId(2), **terms_of(found.coordinator.engine.run.state)},
                 BadSignature,
             ),
             ({"run": "other"}, ProtocolError),

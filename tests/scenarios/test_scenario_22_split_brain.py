@@ -82,7 +82,7 @@ def test_scenario_22_the_stale_one_ends_and_publishes_nothing(tmp_path):
         after = [ClientProcess(bench, number, second.address) for number in range(3)]
         os.kill(pid, signal.SIGCONT)
         assert stale.ended() != 0
-        assert [client.told() for client in after] == ["all rounds are published"] * 3
+        assert [client.answer() for client in after] == ["all rounds are published"] * 3
         complete(bench, second.address)
     finally:
         close_all([stale, *before, *after, *([] if second is None else [second])])

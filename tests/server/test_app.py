@@ -69,7 +69,7 @@ def start_program(folder):
     )
 
 
-def told(program):
+def address_line(program):
     """Return the line with address and run; others are log lines."""
     assert program.stdout is not None
     for line in program.stdout:
@@ -164,9 +164,9 @@ def test_state_folder_in_use_is_named(tmp_path):
 
 def test_what_the_coordinator_shows_is_checked_before_anything_is_opened(tmp_path):
     def refused(**changes):
-        with pytest.raises(KeysError) as told:
+        with pytest.raises(KeysError) as refusal:
             Coordinator(settings_of(tmp_path, **changes), Bench.of(3).federation)
-        return str(told.value)
+        return str(refusal.value)
 
     assert "coordinator.certificate" in refused(certificate="missing.pem")
     other = Issuer.create().credentials("coordinator", "localhost", hosts=["localhost"])
@@ -175,8 +175,8 @@ def test_what_the_coordinator_shows_is_checked_before_anything_is_opened(tmp_pat
     ended = datetime.now(UTC) - timedelta(days=4000)
     old = authority().issuer.credentials("coordinator", "localhost", now=ended)
     write_secret(tmp_path / "old.pem", old.to_pem())
-    told = refused(certificate=str(tmp_path / "old.pem"))
-    assert "coordinator.certificate" in told and "clock" in told
+    refusal = refused(certificate=str(tmp_path / "old.pem"))
+    assert "coordinator.certificate" in refusal and "clock" in refusal
     assert "coordinator.operators" in refused(operators=str(tmp_path / "other.pem" / "none"))
     (tmp_path / "empty.crt").write_text("")
     assert "has no certificate" in refused(operators=str(tmp_path / "empty.crt"))
@@ -218,7 +218,7 @@ def until(condition):
 )
 def test_signal_ends_the_process_in_order(tmp_path, number, ending):
     with start_program(tmp_path) as program:
-        address, _, client_id = told(program)
+        address, _, client_id = address_line(program)
         own = Credentials.load(tmp_path / "client.pem", "the test")
         with GrpcLink(address, own) as link:
             assert link.federation(ClientId(client_id)).published_round == 0
@@ -314,7 +314,7 @@ def test_killed_process_leaves_no_lock(tmp_path):
     runs = []
     for _ in range(2):
         with start_program(tmp_path) as program:
-            runs.append(told(program)[1])
+            runs.append(address_line(program)[1])
             os.kill(program.pid, signal.SIGKILL)
             program.communicate(timeout=20)
     # Keys are made anew by the program, the run in the folder is the same.

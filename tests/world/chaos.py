@@ -18,7 +18,7 @@ from world.machine import (
     rules,
     statement,
     stepwise,
-    told,
+    terms_of,
 )
 
 from fedrec.errors import FedrecError
@@ -86,7 +86,7 @@ class Chaos:
                 return Polled(now=now, client_id=someone)
             number = round_.number + (choose.choice([-1, 0, 1]) if troubled else 0)
             content = choose.choice(["update", "other"]) if troubled else "update"
-            terms = told(self.world.state)
+            terms = terms_of(self.world.state)
             if troubled:
                 mistaken(terms, round_.base_round, choose)
             found = header(number, someone, content, **terms)
@@ -108,8 +108,8 @@ class Chaos:
             step = choose.choice(sorted(STEP_OF.values()))
         content = choose.choice(["honest", "other"]) if troubled else "honest"
         if step == "vector":
-            told_ = told(self.world.state)
-            return Uploaded(now=now, header=header(number, someone, content, **told_))
+            terms = terms_of(self.world.state)
+            return Uploaded(now=now, header=header(number, someone, content, **terms))
         message = StepMessage(
             federation="movies",
             run=RUN,

@@ -132,7 +132,7 @@ class Child:
         self.process.start()
         theirs.close()
 
-    def told(self) -> Any:
+    def answer(self) -> Any:
         """Return the next thing that the child tells."""
         assert self._ours.poll(DEADLINE_SECONDS), "the child says nothing"
         return self._ours.recv()
@@ -152,7 +152,7 @@ class Child:
 
 
 class ClientProcess(Child):
-    """A client of the roster; `told` returns the reason why its run ended.
+    """A client of the roster; `answer` returns the reason why its run ended.
 
     Args:
         in_files: its private tables lie in files of two users each, as if they outgrew memory.
@@ -185,11 +185,11 @@ class CoordinatorProcess(Child):
         self, bench: Bench, *, kill: KillCoordinator | None = None, **changes: Any
     ) -> None:
         super().__init__(_run_coordinator, bench.coordinator_settings(**changes), kill)
-        told = self.told()
-        if isinstance(told, DidNotStart):
+        first = self.answer()
+        if isinstance(first, DidNotStart):
             self.close()
-            raise told
-        self.address: str = told
+            raise first
+        self.address: str = first
 
 
 def _die_with_the_tests() -> None:
@@ -410,11 +410,11 @@ def _context(kind: int, own: Path) -> ssl.SSLContext:
 
 
 async def _pass_on(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, told: Callable[[bytes], None]
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_data: Callable[[bytes], None]
 ) -> None:
     try:
         while data := await reader.read(PROXY_BYTES):
-            told(data)
+            on_data(data)
             writer.write(data)
             await writer.drain()
     finally:

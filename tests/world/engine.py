@@ -15,6 +15,7 @@ from blake3 import blake3
 from reference.plain_parts import split
 from world.cells import partition_of
 from world.clock import FakeClock
+from world.machine import terms_of
 
 from fedrec.clock import Clock
 from fedrec.identity.authority import Authority
@@ -361,7 +362,7 @@ async def upload(
     payload = bench.payload(number, round_id, salt)
     seen: dict[str, Any] = {}
     if engine.run.state.current is not None and engine.run.state.current.number == round_id:
-        seen = told_of(engine.run.state)
+        seen = terms_of(engine.run.state)
     header = bench.header(number, round_id, payload, engine.run.name, **(seen | changes))
     return await engine.updates.receive(header, pieces(payload))
 
@@ -370,18 +371,6 @@ async def pieces(payload: bytes, start: int = 0) -> AsyncIterator[ByteChunk]:
     """Yield what a stream brings after its header, from a byte on."""
     for offset, data in split(payload, start):
         yield ByteChunk(offset=offset, data=data)
-
-
-def told_of(state: State) -> dict[str, Any]:
-    """Return what headers say about the round in progress, as clients were told."""
-    round_ = state.current
-    assert round_ is not None
-    return {
-        "kind": round_.kind,
-        "base_round": round_.base_round,
-        "base_state": state.base_state or bytes(32),
-        "key_list": b"",
-    }
 
 
 @asynccontextmanager

@@ -242,11 +242,11 @@ class CountedWorld(AuthorityWorld):
 
     def follow(self, round_: FakeRound) -> Vector:
         """Publish what the authority opened last, and return it."""
-        said, sealed = self.link.reveals[-1]
-        assert said.round == round_.number
+        statement, sealed = self.link.reveals[-1]
+        assert statement.round == round_.number
         known, base = self.membership(self.puppets[0]), self.shared[round_.base]
         vector = known.vector_of(round_.kind, self.rows(round_).n_rows)
-        opened = vector.unpack(known.seal_of(said.round).unseal_aggregate(sealed), 1)
+        opened = vector.unpack(known.seal_of(statement.round).unseal_aggregate(sealed), 1)
         after = self.learner.server.apply(round_.kind, base.number, base, opened)
         self.shared[round_.number] = after
         round_.published = PublishedRound(
@@ -254,7 +254,7 @@ class CountedWorld(AuthorityWorld):
             epoch=self.epoch.roster.epoch,
             kind=round_.kind,
             contributions=round_.headers,
-            statement=said,
+            statement=statement,
             blob=sealed,
         )
         self.published_round = round_.number
@@ -364,23 +364,23 @@ def added(world: AuthorityWorld, round_: FakeRound, *numbers: int) -> bytes:
     return total.finish()
 
 
-def opened_by(world: AuthorityWorld, said: RevealStatement, sealed: bytes) -> Vector:
+def opened_by(world: AuthorityWorld, statement: RevealStatement, sealed: bytes) -> Vector:
     known = world.membership(world.puppets[0])
     vector = known.vector_of("train", len(known.catalogue))
-    return vector.unpack(known.seal_of(said.round).unseal_aggregate(sealed), 1)
+    return vector.unpack(known.seal_of(statement.round).unseal_aggregate(sealed), 1)
 
 
 def check_published_over(
     world: AuthorityWorld, round_: FakeRound, paused: tuple[int, ...], *numbers: int
 ) -> None:
     """Check that the round's sum is that of these puppets, and who is named."""
-    ((said, sealed),) = world.link.reveals
-    verify(world.revealer.public.signing_key, said.statement(), said.signature)
+    ((statement, sealed),) = world.link.reveals
+    verify(world.revealer.public.signing_key, statement.statement(), statement.signature)
     kept = tuple(round_.contributions[world.puppets[n].client_id][0] for n in numbers)
-    assert said.paused == paused
-    assert said.manifest_digest == manifest_digest(world.run, round_.number, kept)
+    assert statement.paused == paused
+    assert statement.manifest_digest == manifest_digest(world.run, round_.number, kept)
     wanted = sum(world.vector(n, round_) for n in numbers)
-    assert np.array_equal(opened_by(world, said, sealed), wanted)
+    assert np.array_equal(opened_by(world, statement, sealed), wanted)
 
 
 def audited(world: AuthorityWorld) -> list[tuple[str, str]]:

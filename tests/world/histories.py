@@ -165,7 +165,7 @@ class History:
         folder: of the coordinator's state; empty.
 
     Attributes:
-        told: the last events and what became of them, for people.
+        lines: the last events and what became of them, for people.
         trace: a digest of all of them.
         happened: how often each kind of trouble came.
     """
@@ -184,7 +184,7 @@ class History:
         self._sums = RunningSum(Sums, payload_of)
         self._pending: tuple[State, tuple[Change, ...]] | None = None
         self.invariants = Invariants(self.world)
-        self.told: deque[str] = deque(maxlen=30)
+        self.lines: deque[str] = deque(maxlen=30)
         self.trace = hashlib.sha256()
         self.happened: dict[str, int] = {}
 
@@ -204,7 +204,7 @@ class History:
             self._store.close()
 
     def _failure(self, error: Exception) -> str:
-        story = "\n".join(self.told)
+        story = "\n".join(self.lines)
         return (
             f"history {self.seed}: {type(error).__name__}: {error}\n{story}\n"
             f"Replay: {REPLAY}={self.seed} python -m pytest "
@@ -282,18 +282,18 @@ class History:
             outcome = type(error).__name__
             self._sums.forget()
             assert self.world.state is before
-        self._tell(event, outcome)
+        self._note(event, outcome)
         self.invariants.check()
         if outcome == "done":
             self.invariants.check_patience(event)
             if self._pending is not None:
                 self._compare(self.world.state)
 
-    def _tell(self, event: Event, outcome: str) -> None:
+    def _note(self, event: Event, outcome: str) -> None:
         state = self.world.state
         where = "-" if state.current is None else f"{state.current.number} {state.current.phase}"
         self.trace.update(f"{event!r} {outcome}\n".encode())
-        self.told.append(f"{self.world.now:9.1f} {type(event).__name__:16} {outcome:20} {where}")
+        self.lines.append(f"{self.world.now:9.1f} {type(event).__name__:16} {outcome:20} {where}")
 
     def _commit(self, changes: Sequence[Change]) -> None:
         """Add to the sum and make the changes durable, as the engine does."""

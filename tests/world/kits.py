@@ -78,7 +78,7 @@ class Command:
             )
 
     @property
-    def told(self) -> str:
+    def output(self) -> str:
         """What came on stderr so far."""
         return self.log.read_text(errors="replace")
 
@@ -87,9 +87,9 @@ class Command:
 
         def seen() -> bool:
             ended = self.process.poll() is not None
-            if text in self.told:
+            if text in self.output:
                 return True
-            assert not ended, f"ended with {self.process.returncode} before {text!r}: {self.told}"
+            assert not ended, f"ended with {self.process.returncode} before {text!r}: {self.output}"
             return False
 
         poll(seen, text)
@@ -103,7 +103,7 @@ class Command:
         """Return the first line on stdout."""
 
         def seen() -> bool:
-            assert self.process.poll() is None, self.told
+            assert self.process.poll() is None, self.output
             return "\n" in self.out
 
         poll(seen, "a line on stdout")
@@ -315,9 +315,9 @@ def wait_for_event(authority: Command, name: str, **fields: Any) -> dict[str, An
     """Wait until a key authority tells of something, and return it."""
 
     def found() -> dict[str, Any] | None:
-        told = [event for event in events_of(authority) if event["name"] == name]
-        assert authority.process.poll() is None, authority.told
-        return next((one for one in told if fields.items() <= one.items()), None)
+        events = [event for event in events_of(authority) if event["name"] == name]
+        assert authority.process.poll() is None, authority.output
+        return next((one for one in events if fields.items() <= one.items()), None)
 
     event = poll(found, name)
     assert event is not None
@@ -353,9 +353,9 @@ class SmallDisk:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Have one disk for all commands of the block, whichever of them ends."""
-        told = "echo there; exec sleep infinity"
+        script = "echo there; exec sleep infinity"
         with subprocess.Popen(
-            [*self.under, "sh", "-c", told], stdout=subprocess.PIPE, text=True
+            [*self.under, "sh", "-c", script], stdout=subprocess.PIPE, text=True
         ) as keeper:
             try:
                 assert keeper.stdout is not None and keeper.stdout.readline() == "there\n"

@@ -402,7 +402,7 @@ async def play_round(
     coordinator: str = "semi-honest",
     before: Collection[int] = (),
     after: Collection[int] = (),
-    told: Callable[[str, float], None] = lambda phase, seconds: None,
+    on_step: Callable[[str, float], None] = lambda phase, seconds: None,
 ) -> int:
     """Play one round and check its sum; return how many clients are in it.
 
@@ -410,7 +410,7 @@ async def play_round(
         coordinator: "malicious" makes each client check the signatures of more than half of all.
         before: drop out after their shares, before their vectors; their cells are not counted.
         after: drop out after their vectors.
-        told: hears how long each step took.
+        on_step: hears how long each step took.
     """
     federation = federation_of(
         n_clients,
@@ -433,7 +433,7 @@ async def play_round(
                 if engine.run.state.published == 0 and world.round.phase == phase:
                     world.clock.advance(2 * STEP_SECONDS)
                     await engine.tick()
-                told(phase, time.perf_counter() - begin)
+                on_step(phase, time.perf_counter() - begin)
             # Cells are of three in the clients' order; what is over is in the last.
             last = n_clients // 3 - 1
             lost = {min(number // 3, last) for number in before}

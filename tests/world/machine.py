@@ -10,10 +10,12 @@ from typing import Any
 
 from blake3 import blake3
 
+from fedrec.identity.cells import Partition
 from fedrec.ids import ClientId, RoundId
 from fedrec.plan.schema import RoundSettings
 from fedrec.privacy.mechanism import Mechanism
 from fedrec.protection import Masks
+from fedrec.protection.round_protocol import ONE_STEP
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Report, RevealStatement, RoundKind, UploadHeader
 from fedrec_server.rounds.changes import (
@@ -55,14 +57,27 @@ def client(number: int) -> ClientId:
 
 
 def rules(*, needs_reveal: bool = True, exact: bool = False, **rounds: float) -> Rules:
-    """Return rules with the given round settings."""
+    """Return rules with the given round settings, and the weakest of all others."""
     return Rules(
         run=RUN,
         epoch=1,
         seed=7,
         needs_reveal=needs_reveal,
         rounds=RoundSettings(**rounds),
+        fewest_revealed=1,
+        most_summands=None,
+        hides_updates=False,
+        steps=ONE_STEP,
+        vector_seconds=0.0,
+        mechanism=None,
+        charges_updates=False,
         exact=exact,
+        revealer=None,
+        n_items=0,
+        entries=None,
+        partition=Partition(),
+        fewest_clients=0,
+        fewest_cells=1,
     )
 
 
@@ -106,7 +121,7 @@ def header(
     )
 
 
-def told(state: State) -> dict[str, Any]:
+def terms_of(state: State) -> dict[str, Any]:
     """Return what a header says about the round in progress, as its contributors were told."""
     round_ = state.current
     assert round_ is not None
@@ -233,7 +248,7 @@ class World:
     def upload(self, number: int, content: str = "update", **changes: Any) -> tuple[Change, ...]:
         """Upload to the round in progress; `changes` are what the client says otherwise."""
         round_ = self.state.current
-        terms = told(self.state) | changes
+        terms = terms_of(self.state) | changes
         found = header(round_.number, client(number), content, **terms)
         return self.apply(Uploaded(now=self.now, header=found))
 

@@ -88,7 +88,7 @@ class Client:
     ) -> None:
         self.events: list[ClientEvent] = []
         self._news = threading.Condition()
-        self._told = on_event
+        self._pass_on = on_event
         self._switch = StopSwitch()
         self._outcome: ClientOutcome | None = None
         self._error: BaseException | None = None
@@ -159,15 +159,15 @@ class Client:
         with self._news:
             self.events.append(event)
             self._news.notify_all()
-        self._told(event)
+        self._pass_on(event)
 
     def _join(self) -> None:
         self._thread.join(DEADLINE_SECONDS)
         assert not self._thread.is_alive(), f"still running: {self._summary()}"
 
     def _summary(self) -> str:
-        told = [f"{e.name} {e.round} {e.detail}" for e in self.events[-8:]]
-        return f"{told}, {self._error!r}, {self._outcome!r}"
+        events = [f"{e.name} {e.round} {e.detail}" for e in self.events[-8:]]
+        return f"{events}, {self._error!r}, {self._outcome!r}"
 
 
 class Federation:
@@ -333,7 +333,7 @@ class AuthorityProcess:
         ]
         command = [sys.executable, "-m", "fedrec", "keys", "authority", "run", address]
         self._process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
-        self.told: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
         self._news = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -342,13 +342,13 @@ class AuthorityProcess:
         """Wait for an event and return it."""
 
         def found() -> dict[str, Any] | None:
-            fits = (e for e in self.told if e["name"] == name and round_id in (None, e["round"]))
+            fits = (e for e in self.events if e["name"] == name and round_id in (None, e["round"]))
             return next(fits, None)
 
         with self._news:
             self._news.wait_for(lambda: found() or not self._reader.is_alive(), timeout=_SLOW)
             event = found()
-        assert event, f"no {name} of round {round_id}: {self.told}"
+        assert event, f"no {name} of round {round_id}: {self.events}"
         return event
 
     @property
@@ -371,7 +371,7 @@ class AuthorityProcess:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             with self._news:
-                self.told.append(json.loads(line))
+                self.events.append(json.loads(line))
                 self._news.notify_all()
         with self._news:
             self._news.notify_all()

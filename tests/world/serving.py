@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from world.clock import FakeClock
-from world.engine import Bench, authority, credentials, identity, operator, told_of
+from world.engine import Bench, authority, credentials, identity, operator
+from world.machine import terms_of
 
 from fedrec.clock import Clock
 from fedrec.identity.certificates import Credentials
@@ -108,12 +109,12 @@ class Serving:
         """Upload a client's update."""
         payload = self.bench.payload(number, round_id)
         state = self.coordinator.engine.run.state
-        told = {}
+        terms = {}
         if state.current is not None and state.current.number == round_id:
-            told = told_of(state)
+            terms = terms_of(state)
         with self.link(number) as link:
             return link.submit_update(
-                self.bench.header(number, round_id, payload, self.run, **told), payload
+                self.bench.header(number, round_id, payload, self.run, **terms), payload
             )
 
     def submit(self, header: UploadHeader, *chunks: tuple[int, bytes], who: int = 0) -> Any:
@@ -162,7 +163,7 @@ def serving(
         loop.close()
 
 
-Told = tuple[str, str, Any]
+FeedMessage = tuple[str, str, Any]
 """The id, the kind and the content of a message."""
 
 
@@ -211,7 +212,7 @@ def ask(url: str, path: str = "/", **how: Any) -> tuple[int, http.client.HTTPMes
 
 
 @contextmanager
-def told(url: str, path: str = "/feed", **how: Any) -> Iterator[Iterator[Told]]:
+def feed(url: str, path: str = "/feed", **how: Any) -> Iterator[Iterator[FeedMessage]]:
     """Open the feed, and yield its messages as they come."""
     with asked(url, path, **how) as answer:
         assert answer.status == 200, answer.read()
@@ -219,7 +220,7 @@ def told(url: str, path: str = "/feed", **how: Any) -> Iterator[Iterator[Told]]:
         yield _messages(answer)
 
 
-def _messages(answer: http.client.HTTPResponse) -> Iterator[Told]:
+def _messages(answer: http.client.HTTPResponse) -> Iterator[FeedMessage]:
     found: dict[str, str] = {}
     while line := answer.readline().decode().rstrip("\n"):
         name, _, value = line.partition(": ")

@@ -15,9 +15,10 @@ from world.machine import (
     header,
     mistaken,
     report,
+    rules,
     statement,
     stepwise,
-    told,
+    terms_of,
 )
 
 from fedrec.identity.cells import Cell, Partition
@@ -60,11 +61,9 @@ def random_history(seed: int) -> tuple[Rules, frozenset[ClientId]]:
         mask_step_seconds=DEADLINE_SECONDS,
     )
     noisy = choose.random() < 0.3
-    rules = Rules(
-        run="run",
-        epoch=1,
+    found = replace(
+        rules(needs_reveal=kind in ("shared key", "authority")),
         seed=seed,
-        needs_reveal=kind in ("shared key", "authority"),
         rounds=rounds,
         revealer=client(AUTHORITY) if kind == "authority" else None,
         exact=choose.random() < 0.3,
@@ -72,11 +71,11 @@ def random_history(seed: int) -> tuple[Rules, frozenset[ClientId]]:
         charges_updates=noisy and kind == "readable",
     )
     if kind == "masks":
-        rules = stepwise(rules)
+        found = stepwise(found)
     members = [client(number) for number in range(n_clients)]
     if has_cells:
-        rules = replace(rules, partition=_cells(members, choose))
-    return rules, frozenset(members)
+        found = replace(found, partition=_cells(members, choose))
+    return found, frozenset(members)
 
 
 def _cells(members: list[ClientId], choose: random.Random) -> Partition:
@@ -173,7 +172,7 @@ class Traffic:
         )
 
     def _upload(self, round_: Round, someone: ClientId, troubled: bool) -> Event:
-        choose, terms = self.random, told(self.world.state)
+        choose, terms = self.random, terms_of(self.world.state)
         number, content = round_.number, f"update {someone} {round_.number}"
         if troubled:
             number = RoundId(number + choose.choice([-1, 0, 1]))

@@ -181,10 +181,10 @@ class Participation:
             )
 
     def train(self, task: Train) -> tuple[AnnouncedRound, Contribution, bytes | None]:
-        """Return the round as this client signs it, its contribution, and the cost of both.
+        """Return the round as this client signs it, its contribution, and the privacy ledger.
 
-        If sums carry noise, this client's share is already in the vector. The spent privacy of its
-        users must be stored with it before it is sent.
+        If sums carry noise, this client's share is already in the vector. The ledger, which charges
+        its users for it, must be stored with it before it is sent. Without noise it is None.
         """
         member = self._membership
         terms = self._model.terms(task.round, task.kind)

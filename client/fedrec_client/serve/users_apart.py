@@ -93,7 +93,7 @@ def _main() -> None:
     try:
         held = read_held_model(settings, asked["which"])
         if held.version != asked["version"]:
-            raise StorageError("Meanwhile, the state folder has changed to another version.")
+            raise StorageError("The state folder changed to a different version during the read.")
         users, tail = _read(held, settings)
     except FedrecError as error:
         fields = {"code": error.code, "message": error.message, "remedy": error.remedy}

@@ -81,7 +81,7 @@ class CountedData:
             user_ids=users.user_ids,
             digests=np.frombuffer(found, dtype=np.uint8).reshape(-1, _DIGEST_BYTES),
             item_keys=keys,
-            counts=np.bincount(users.train_items, minlength=len(keys)).astype(np.int64),
+            counts=users.item_counts(len(keys)),
             users=users if whole else None,
             floor=floor,
         )
@@ -149,7 +149,7 @@ class CountedData:
             "floor": np.array(self.floor),
         }
         if self.users is not None:
-            arrays |= {name: getattr(self.users, name) for name in _SPLIT}
+            arrays |= {name: np.asarray(getattr(self.users, name)) for name in _SPLIT}
             arrays["users"] = _packed(self.users.user_ids)
         return bytes(save(arrays))
 

@@ -6,8 +6,8 @@ An algorithm's settings, its client half (`fit`, `scores`) and its server half
 bits. Only the client half imports torch, when it trains.
 
 Derive an algorithm that trains on minibatches from `TrainedAlgorithm`. It then consists of its
-settings, parameters, phases and score. `fedrec.algorithms.trained` has the two rules that hold for
-all of them and that no paper has: clipping and rounding, and rare items.
+settings, parameters, phases and score. `fedrec.algorithms.trained` has the rules that hold for all
+of them and that no paper has.
 """
 
 from __future__ import annotations
@@ -412,18 +412,19 @@ class Derived:
     def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
         """Return the private parameters of users that have never trained."""
         tensors, entries = {}, [entry for entry in self._algorithm.parameters if entry.private]
+        shared = self.initial_shared() if any(entry.begins_as for entry in entries) else None
         for counter, entry in enumerate(entries):
             key = stream_key(self._algorithm.shapes.seed, Purpose.USER_EMBEDDING, 0, counter)
             shape = entry.whole_shape(n_items=self._algorithm.n_items, n_users=len(user_keys))
-            if entry.same_for_all_users:
+            if shared is not None and entry.begins_as:
+                begun = shared.tensors[entry.begins_as].astype(np.float32)
+                tensors[entry.name] = np.broadcast_to(begun, shape).copy()
+            elif entry.same_for_all_users:
                 one = entry.initial.draw(np.asarray(key), shape[1:]).astype(np.float32)
                 tensors[entry.name] = np.broadcast_to(one, shape).copy()
             else:
                 drawn = entry.initial.draw(user_stream(key, user_keys), shape)
                 tensors[entry.name] = drawn.astype(np.float32)
-            if entry.begins_as:
-                begun = self.initial_shared().tensors[entry.begins_as].astype(np.float32)
-                tensors[entry.name] = np.broadcast_to(begun, shape).copy()
         if self._algorithm.kept_scores and len(user_keys):
             tensors[self._algorithm.kept_scores][:] = self._algorithm.first_scores(tensors)
         return PrivateState(MappingProxyType(tensors))

@@ -157,8 +157,7 @@ def alignment_and_uniformity(
 ) -> torch.Tensor:
     """Return mean_i |c_i - g_i|^2 + off log mean_{i != j} exp(-2 |c_i - c_j|^2), rows of length 1.
 
-    This is DirectAU (Wang et al., KDD 2022), applied to items. With a single row there is no
-    uniformity term.
+    This is AU (Wang and Isola, ICML 2020), applied to items. A single row has no uniformity term.
     """
     from fedrec.tensor_products import user_product
 

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 
 from fedrec.data.splits import UserSplit
-from fedrec.model.tables import give_back
 from fedrec.tensor_products import one_thread
 
 
@@ -109,17 +108,6 @@ def _rows_of(
 _USERS_AT_ONCE = 1 << 14
 _FEW_STEPS = 1 << 16
 """A device trains this many minibatches faster than it starts another chunk."""
-_ITEMS_AT_ONCE = 1 << 22
-
-
-def item_counts(users: UserSplit, n_items: int) -> NDArray[np.int64]:
-    """Return the number of users that train on each item, int64 (n_items,)."""
-    found = np.zeros(n_items, dtype=np.int64)
-    for begin in range(0, users.n_train, _ITEMS_AT_ONCE):
-        part = users.train_items[begin : begin + _ITEMS_AT_ONCE]
-        found += np.bincount(part, minlength=n_items)
-        give_back(users.train_items)
-    return found
 
 
 def _compress(
@@ -152,7 +140,6 @@ def _compress(
         # One combined number is sorted faster than two keys.
         keys = np.sort(owner * len(position) + own)
         found[pointers[begin] : ends[-1]] = keys % len(position)
-        give_back(users.train_items)
     return pointers, found[: pointers[-1]]
 
 

@@ -240,7 +240,11 @@ class Parameter:
 
     @property
     def private(self) -> bool:
-        """Whether each user has its own. It never leaves its client, unless it is `shown`."""
+        """Whether each user has its own.
+
+        It never leaves its client, unless it is `shown`, or moves and has `copies` or `begins_as`:
+        then its change, or its difference from the shared rows, is summed.
+        """
         return self.scope in ("own", "own_rows")
 
     def whole_shape(self, *, n_items: int, n_users: int) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ _REFERENCE_INTERACTIONS = 64.0
 _VALUES_AT_ONCE = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Number of values in a block of rows. The block fits into a CPU's cache."""
 _FEWEST_COLUMNS = 8
-_SPLIT_BY_NOBODY = 96
+_LARGEST_UNSPLIT_DIM = 96
 """Systems up to this size are never split among threads. Differences were seen from 160 on."""
 
 
@@ -97,7 +97,8 @@ class FedALSSettings(AlgorithmSettings):
         ge=0,
         le=1,
         multiple_of=0.125,
-        description="Exponent of interactions in the coefficient's growth, a multiple of 0.125.",
+        description="How fast regularisation grows with the number n of interactions: the "
+        "coefficient is multiplied by (n / 64)^frequency_exponent. If 0, it is constant.",
     )
     momentum: float = Field(
         default=0.4, ge=0, lt=1, description="Share of an item's last step that is repeated."
@@ -192,15 +193,15 @@ class FedALS(Algorithm):
         own = table.index_select(0, held.view(-1)).view(chunk.n_users, chunk.n_steps, -1)
         system = batched_product(own.transpose(1, 2), own) * alpha + _gram(table)
         growth = self._growth(sizes.to(torch.float64), torch.sqrt)
-        pull = (self.settings.regularisation * growth).to(torch.float32)
+        ridge = (self.settings.regularisation * growth).to(torch.float32)
         diagonal = system.diagonal(dim1=1, dim2=2)
-        diagonal.add_(pull[:, None])
+        diagonal.add_(ridge[:, None])
         # Systems begin at a cache line in memory, and the padding solves to 0.
         diagonal[:, dim:] = 1.0
-        wanted = own.sum(1) * (1.0 + alpha)
-        with one_thread() if dim > _SPLIT_BY_NOBODY else nullcontext():
+        right_side = own.sum(1) * (1.0 + alpha)
+        with one_thread() if dim > _LARGEST_UNSPLIT_DIM else nullcontext():
             factor, failed = torch.linalg.cholesky_ex(system)
-            solved = torch.cholesky_solve(wanted[:, :, None], factor)[:, :dim, 0]
+            solved = torch.cholesky_solve(right_side[:, :, None], factor)[:, :dim, 0]
         # A system that isn't positive definite results in values that aren't finite.
         return {
             "user_embedding": torch.where(failed[:, None] > 0, torch.nan, solved),
@@ -255,8 +256,8 @@ class FedALS(Algorithm):
         """Solve for p exactly, as a client does for its users."""
         own, alpha = items[positives], self.settings.alpha
         size = np.array([float(len(positives))])
-        pull = self.settings.regularisation * float(self._growth(size, np.sqrt)[0])
-        system = items.T @ items + alpha * own.T @ own + pull * np.eye(items.shape[1])
+        ridge = self.settings.regularisation * float(self._growth(size, np.sqrt)[0])
+        system = items.T @ items + alpha * own.T @ own + ridge * np.eye(items.shape[1])
         vector = np.linalg.solve(system, (1.0 + alpha) * own.sum(0))
         return np.asarray(vector, dtype=np.float32)
 
@@ -278,11 +279,11 @@ class FedALS(Algorithm):
         gram += np.triu(gram, 1).T
         table, held = shared.tensors["item_embedding"].copy(), counts[touched].astype(np.float64)
         rows = table[touched]
-        pull = (self.settings.regularisation * self._growth(held, np.sqrt))[:, None]
-        gradient = product(rows, gram) + pull * rows + change["pull"][touched]
+        ridge = (self.settings.regularisation * self._growth(held, np.sqrt))[:, None]
+        gradient = product(rows, gram) + ridge * rows + change["pull"][touched]
         values, vectors = symmetric_eigen(gram)
-        bent = np.maximum(values, 0.0) * (1.0 + alpha * held / n_users)[:, None] + pull
-        step = product(product(gradient, vectors) / bent, vectors.T)
+        curvature = np.maximum(values, 0.0) * (1.0 + alpha * held / n_users)[:, None] + ridge
+        step = product(product(gradient, vectors) / curvature, vectors.T)
         velocity = shared.tensors["item_velocity"].copy()
         velocity[touched] = self.settings.momentum * velocity[touched] + step
         table[touched] = rows - velocity[touched]

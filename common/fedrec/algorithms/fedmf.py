@@ -1,7 +1,7 @@
 """FedMF: federated matrix factorisation with implicit feedback, as CoLR's base model.
 
 Section 4.1 of the CoLR paper (`fedrec.updates.colr`), by the rules of its released code.
-`fedrec.algorithms.trained` has the two rules that no paper has (clipping and rounding, rare items).
+`fedrec.algorithms.trained` has the four rules that no paper has.
 A plain version is in tests/reference/plain_fedmf.py.
 
 Model: score s = <p, q_i>, loss binary cross-entropy, negatives sampled. Private: the user vector p
@@ -26,7 +26,8 @@ Differences from the paper, all as in the released code:
   user's samples. Here the loss is cross-entropy. p moves by its mean over a minibatch and a row by
   the mean over the row's own samples, whatever the size of the minibatch.
 - The paper's penalty is lambda/2 (|p|^2 + |Q|^2) on all of Q, once per loss. Here it is
-  gamma (|p|^2 + |q_i|^2) per sample, so a user pulls only the rows that it touches.
+  gamma (|p|^2 + |q_i|^2) per sample, so a user pulls only the rows that it touches. lambda is
+  2 gamma.
 - Algorithm 1 weighs users by N_u / N and names a ServerOpt with the rate eta_s. Here each row's sum
   is divided by n_i and added as it is.
 - The paper does not give first values. They are N(0, 1/d) in both tables.
@@ -70,7 +71,11 @@ class FedMFSettings(TrainedSettings):
         default=0.5, gt=0, le=1000, description="Step size (eta) of users and items."
     )
     regularisation: float = Field(
-        default=5e-4, ge=0, le=10, description="L2 coefficient (gamma) per training sample."
+        default=5e-4,
+        ge=0,
+        le=10,
+        description="L2 coefficient (gamma) per training sample: gamma |x|^2, with the derivative "
+        "2 gamma x.",
     )
     local_epochs: int = Field(
         default=2, ge=1, le=100, description="Passes over a user's samples in each round."

@@ -1,6 +1,6 @@
 """FedRAP: "Federated Recommendation with Additive Personalization" (Li et al., ICLR 2024).
 
-`fedrec.algorithms.trained` has the two rules that no paper has (clipping and rounding, rare items).
+`fedrec.algorithms.trained` has the four rules that no paper has.
 A plain version is in tests/reference/plain_fedrap.py.
 
 Model of a user (section 3.1, eq. 1): score s_i = <w, D_i + C_i> + c. C (n_items x dim) is the
@@ -82,7 +82,7 @@ difference of D and C, and a run that diverges is stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -144,8 +144,8 @@ class FedRAPSettings(TrainedSettings):
     item_rate: Positive = Field(default=200.0, description="Step size of both item tables.")
     weight_decay: Share = Field(
         default=1e-4,
-        description="L2 coefficient (omega) of all parameters. All rows of both tables shrink in "
-        "every step, touched or not.",
+        description="L2 coefficient (omega) of all parameters: omega/2 |x|^2, with the derivative "
+        "omega x. All rows of both tables shrink in every step, touched or not.",
     )
     difference_weight: Annotated[Weight, UsedIf({"tables": ("both",)})] = Field(
         default=0.1,
@@ -167,10 +167,10 @@ class FedRAPSettings(TrainedSettings):
         "code always runs fixed.",
     )
     batch_decay: Factor = Field(
-        default=0.95, description="Factor of step sizes after every minibatch."
+        default=0.95, description="Step sizes are multiplied by this after every minibatch."
     )
     round_decay: Factor = Field(
-        default=0.97, description="Factor of step sizes after every published round."
+        default=0.97, description="Step sizes are multiplied by this after every published round."
     )
     tolerance: Share = Field(
         default=1e-4,
@@ -191,7 +191,10 @@ class FedRAPSettings(TrainedSettings):
         default=1.0, description="Deviation of the noise as a multiple of noise_clip (z)."
     )
     local_epochs: int = Field(
-        default=10, ge=1, le=100, description="Most passes over a user's samples in a round."
+        default=10,
+        ge=1,
+        le=100,
+        description="Largest number of passes over a user's samples in a round.",
     )
     batch_size: int = Field(default=2048, ge=1, le=1_000_000, description="Samples in a minibatch.")
 
@@ -299,23 +302,18 @@ class FedRAP(TrainedAlgorithm):
         return dot(v.rows, v.user_embedding) + v.user_bias[:, None]
 
     def loss(self, v: Values, batch: Batch) -> torch.Tensor:
-        """Return eq. 3 for a minibatch."""
-        found = cross_entropy(self.score(v), batch.label)
-        for term in self._regularisers(v):
-            found = found + self.scheduled(v)[:, None] * term
-        return batch.weighted_sum(found)
-
-    def _regularisers(self, v: Values) -> Iterator[torch.Tensor]:
-        """Yield v2 R and -v1 (D_i - C_i)^2 of every row, means over its entries."""
+        """Return eq. 3 for a minibatch, with means over entries, (n_users,)."""
         from fedrec.tensor_products import absolute_sums, square_sums
 
         settings, dim = self.settings, self.settings.dim
+        loss, at = cross_entropy(self.score(v), batch.label), self.scheduled(v)[:, None]
         if settings.sparsity != "none" and settings.tables != "private":
             sums = absolute_sums if settings.sparsity == "l1" else square_sums
-            yield settings.sparsity_weight / dim * sums(v.item_embedding)
+            loss = loss + at * (settings.sparsity_weight / dim * sums(v.item_embedding))
         if settings.tables == "both":
             apart = square_sums(v.own_embedding - v.item_embedding)
-            yield -settings.difference_weight / dim * apart
+            loss = loss + at * (-settings.difference_weight / dim * apart)
+        return batch.weighted_sum(loss)
 
     @property
     def folding_pull(self) -> float | None:

@@ -1,7 +1,7 @@
 """FedRecGEL (Yu et al., WWW 2026): sharpness-aware gradients of NeuMF, as in the released code.
 
 "Sharpness-Aware Minimization for Generalized Embedding Learning in Federated Recommendation".
-`fedrec.algorithms.trained` has the two rules that no paper has (clipping and rounding, rare items).
+`fedrec.algorithms.trained` has the four rules that no paper has.
 A plain version is in tests/reference/plain_fedrecgel.py.
 
 Model: a user has vectors p (dim) and u (width), an item rows q_i (dim) and e_i (width), with width
@@ -43,7 +43,6 @@ Differences from the paper, whose figures come from the released code:
 - Section 5.1 has minibatches of 256 and embeddings of 32. The code has chunks of 128 and vectors u
   and e_i of 128.
 - `item_clip` and `network_clip` replace `update.clip`. The paper and the code do not clip.
-- A positive's negatives may repeat here. The code draws distinct ones.
 """
 
 from __future__ import annotations
@@ -123,7 +122,10 @@ class FedRecGELSettings(TrainedSettings):
         description="Distance uphill of a user's own gradient's point. 0 turns this half off.",
     )
     local_epochs: int = Field(
-        default=1, ge=1, le=1, description="A round is one step by all of a user's samples."
+        default=1,
+        ge=1,
+        le=1,
+        description="Always 1: a round is one step over all of a user's samples.",
     )
     batch_size: int = Field(
         default=128,

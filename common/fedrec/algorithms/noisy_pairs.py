@@ -237,7 +237,7 @@ def planned_release(n_items: int, n_rounds: int, noise: SumNoise) -> NoisyReleas
 
 
 def _largest_noise(n_values: int) -> float:
-    """Return the deviations that none of these values of noise exceeds, but in 1 of 1,000 draws."""
+    """Return the standard deviations that the largest of n noises exceeds in 1 of 1,000 draws."""
     return math.sqrt(2.0 * math.log(500.0 * n_values))
 
 

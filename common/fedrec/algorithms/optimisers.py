@@ -30,7 +30,10 @@ MEAN_KEPT, SQUARE_KEPT, SMALL = 0.9, 0.999, 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Sgd:
-    """value <- value - rate (gradient + decay value).
+    """value <- value - rate factor^b (shrunk(gradient, longest) + N(0, noise^2) + decay value).
+
+    b = 0, 1, ... counts a user's minibatches of the phase. This is the gradient of
+    decay/2 |value|^2.
 
     Attributes:
         rates: step sizes by parameter.

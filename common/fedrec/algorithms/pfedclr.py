@@ -1,15 +1,14 @@
 """PFedCLR: users calibrate a shared item table by a low-rank matrix.
 
 "Beyond Personalization: Federated Recommendation with Calibration via Low-rank Decomposition" (Chen
-et al.), section 4 and appendices A and B.4. `fedrec.algorithms.trained` has the two rules that no
-paper has (clipping and rounding, rare items). A plain version is in
-tests/reference/plain_pfedclr.py.
+et al.), section 4 and appendices A and B.4. `fedrec.algorithms.trained` has the four rules that no
+paper has. A plain version is in tests/reference/plain_pfedclr.py.
 
 Model of a user u: score s_i = <p, v_i> with v_i = Q_i + A_i B. Private: the user vector p (dim), A
 (n_items x rank, zero at first) and B (rank x dim). Shared: the item table Q (n_items x dim).
 
-L(p, V) is the binary cross-entropy of <p, V_i> (eq. 2, `PFedCLR.score`), a minibatch's mean.
-Negatives are sampled once a round for both steps. Steps 1 and 2 are `local_epochs` passes each, of
+L(p, V) is the binary cross-entropy of <p, V_i> (eq. 2, `PFedCLR.score`), a minibatch's mean. Steps
+1 and 2 are `local_epochs` passes each, of
 Adam with new moments (`PFedCLR.phases`):
 
     Step 1   Q_u <- Q_g, then Q_u by L(p, Q_u) at the rate eta           eq. 6
@@ -46,14 +45,14 @@ Differences from the paper:
 - |D_u| is 4096 at most, because sums need a public bound.
 - Eq. 11 sums over all users, and here over the participants, as in Algorithm 1.
 
-Choices where the paper is silent: p and Q_g begin as N(0, 0.1^2), B as N(0, 1). Adam's moments are
-new in each step of each round. |D_u| does not count negatives. Noise is on the upload alone. `af`
-trains p in Step 1.
+Choices where the paper is silent: p and Q_g begin as N(0, 0.1^2), B as N(0, 1). Negatives are drawn
+once a round for both steps. Adam's moments are new in each step of each round. |D_u| does not count
+negatives. Noise is on the upload alone. `af` trains p in Step 1.
 
 Noise (eq. 35). `noise_scale` is the paper's lambda: Laplace noise on every value of every upload.
 Its epsilon is S_u / lambda with S_u <= 2 w_u eta C (Lemma B.7). C is `gradient_clip`, which limits
-each minibatch's gradient of Q_u. `settings_warnings.nominal_epsilon` explains why that is not a
-guarantee.
+the L2 norm of each minibatch's gradient of Q_u, while Laplace noise needs the L1 norm.
+`settings_warnings.nominal_epsilon` explains why that is not a guarantee.
 """
 
 from __future__ import annotations
@@ -201,6 +200,7 @@ class PFedCLR(TrainedAlgorithm):
         ]
         if settings.variant == "clr":
             factor = Normal(settings.factor_deviation)
+            # A and B.
             found.append(Parameter("item_factor", "own_rows", (settings.rank,), Constant()))
             found.append(Parameter("factor", "own", (settings.rank, dim), factor))
         else:

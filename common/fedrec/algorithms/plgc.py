@@ -1,8 +1,8 @@
 """PLGC: "personalized local-global collaboration" around another algorithm.
 
 "A Model-agnostic Strategy to Mitigate Embedding Degradation in Personalized Federated
-Recommendation" (Shen et al.). `fedrec.algorithms.trained` has the two rules that no paper has
-(clipping and rounding, rare items). A plain version is in tests/reference/plain_plgc.py.
+Recommendation" (Shen et al.). `fedrec.algorithms.trained` has the four rules that no paper has. A
+plain version is in tests/reference/plain_plgc.py.
 
 Every user n keeps its own item table C (n_items x dim) over the rounds, in addition to the version
 G that it receives. In a user's first round, C begins as G. The base scores with a mixture Q:
@@ -13,31 +13,31 @@ G that it receives. In a user's first round, C begins as G. The base scores with
     H_jk = <Z^C_j, Z^G_k> / (|Z^C_j| |Z^G_k|), columns j, k of Z         eq. 18, `redundancy`
     L_eRR = (1/d) sum_j (1 - H_jj)^2 + (gamma/d) sum_{j != k} H_jk^2     eq. 19, `redundancy`
     r = F(p, q_i)                                                        eq. 20, the base's `score`
-    L_rec                                                                eq. 21, the base's `loss`
+    L_rec                                  eq. 21, the base's `loss` and, beyond eq. 21, `penalty`
     L = L_rec + beta L_eRR                                               eq. 22, `PLGC.joint`
     G <- sum_n alpha_n C_n                                               eq. 1, `mean_changes`
 
 beta = `weight` and gamma = `off_weight`. The norms of eq. 14 are over the whole tables. lambda_c is
 computed once per epoch and is not differentiated. Q is computed in every minibatch from the C of
 that moment (Algorithm 1 does so once per epoch). C is trained in the steps in which the base trains
-its table, so dL_rec/dC = lambda_c dL_rec/dQ. G is a constant.
+its table, so dL_rec/dC = lambda_c dL_rec/dQ. G is a constant in L_eRR. It is one in L_rec, too,
+except with FedRAP, which trains it together with C.
 
-Z^C and Z^G are predictor(projector(rows)) of C and G, with a row for each distinct item of the
-minibatch. A user has one private network for both views. The paper does not give its sizes. As in
+Z^C and Z^G are predictor(projector(rows)) of C and G, with a row for each item of the minibatch. A
+user has one private network for both views. The paper does not give its sizes. As in
 the code of RecDCL, they are dim everywhere. The projector is linear without bias, batch norm, ReLU,
 linear without bias, and the predictor is linear. Without `projector`, Z is the rows. With fewer
-than two distinct items, L_eRR is 0. If the base moves a row by the mean over its own samples, that
-applies to its loss only: L_eRR's gradient is used unchanged.
+than two distinct items, L_eRR is 0.
 
 Server (`mean_changes` by samples): alpha_n is user n's share of all training items. It replaces the
-base's own mean of this table, such as FedMF's by holders. A user counts for 4096 items at most,
-which the paper does not limit.
+base's own mean of this table, such as FedMF's by holders.
 
 With `upload = "table"`, users contribute C_n - G over all rows, so eq. 1 is exact for any
 participants. With "change", they contribute how C_n moved in the round, with the same number of
 values, and G <- G + sum_n alpha_n (change of C_n). By induction both rules agree if all users take
-part in every round: they do in round 1, where every C_n begins as G. From then on sum_n alpha_n C_n
-is G before each round, and both rules add the same changes to it.
+part in every round and no value is clipped: they do in round 1, where every C_n begins as G. From
+then on sum_n alpha_n C_n is G before each round, and both rules add the same changes to it. The
+part of a change that is clipped stays in C_n and never reaches G, while "table" sends it again.
 
 The mixed tables are the base's shared item rows that an optimiser moves. If the base adds its own
 private rows to them (`added_to`: FedRAP's D), those are C and begin as G. Q then replaces the sum.
@@ -54,6 +54,15 @@ With GPFedRec, the C of a late joiner begins as the mean table, not as r.
 Evaluation and recommendations use the scores of Q, with lambda_c from the final C and the G from
 which the round started, which the user last held. They are kept as a private tensor, as in PFedRec.
 A user that never participated has the scores of the first version with its initial parameters.
+
+Differences from the paper:
+
+- Eq. 18 has a row of Z for each sample. Here each item has one, because repeated negatives would
+  weigh in H.
+- If the base moves a row by the mean over its own samples (FedMF), that applies to its loss only.
+  With n_i of a minibatch's b samples, C_i moves by (b / n_i) dL_rec/dC_i + beta dL_eRR/dC_i, which
+  is eq. 22 with beta n_i / b for that row. PFedRec, FedNCF and FedRAP have eq. 22 itself.
+- alpha_n counts 4096 items at most.
 
 Choices where the paper is silent: lambda_c is not differentiated. Rates are the base's, multiplied
 by `rate_factor` after every minibatch of a visit. "The whole table" is all trained items. Without
@@ -215,8 +224,8 @@ class PLGCSettings(WrapperSettings):
     )
     rate_factor: Factor = Field(
         default=0.95,
-        description="Factor of SGD's step sizes after every minibatch of a visit, unless the base "
-        "has its own factor.",
+        description="SGD's step sizes are multiplied by this after every minibatch of a visit, "
+        "unless the base has its own factor.",
     )
     upload: Literal["change", "table"] = Field(
         default="change",
@@ -354,7 +363,7 @@ class PLGC(Wrapper):
         shares = {}
         for name, own in self.own_tables.items() if self.settings.mixing else ():
             trace_c, trace_g = square(own), square(name)
-            shares[f"share_of_{own}"] = trace_c / (trace_c + trace_g)
+            shares[f"lambda_{own}"] = trace_c / (trace_c + trace_g)
         return shares
 
     def seen(self, v: Values) -> Values:
@@ -362,11 +371,11 @@ class PLGC(Wrapper):
         tables: dict[str, torch.Tensor] = {}
         for name, own in self.own_tables.items():
             c, g = v[own], v[name]
-            q = mixture(c, g, v[f"share_of_{own}"]) if self.settings.mixing else c
+            q = mixture(c, g, v[f"lambda_{own}"]) if self.settings.mixing else c
             seen = (
                 own if self.base.derived.personalises else "rows" if own in self._theirs else name
             )
-            tables |= {seen: q, f"kept_{own}": c, f"version_of_{own}": g}
+            tables |= {seen: q, f"C_{own}": c, f"G_{own}": g}
         mixed = v.having(tables)
         return mixed if self._theirs else self.base.seen(mixed)
 
@@ -377,15 +386,20 @@ class PLGC(Wrapper):
         there = (batch.weight > 0).to(batch.weight.dtype)
         terms: list[torch.Tensor] = []
         for own in self.own_tables.values():
-            rows, version = v[f"kept_{own}"], v[f"version_of_{own}"].detach()
+            rows, version = v[f"C_{own}"], v[f"G_{own}"].detach()
             network = [v[entry.name] for entry in self._network(own, 1)]
             if any(values.requires_grad for values in (rows, *network)):
                 terms.append(self._regulariser(rows, version, there, network))
         return self.settings.weight * sum(terms[1:], terms[0]) if terms else 0.0
 
     def _regulariser(
-        self, own: torch.Tensor, version: torch.Tensor, there: torch.Tensor, network: Any
+        self,
+        own: torch.Tensor,
+        version: torch.Tensor,
+        there: torch.Tensor,
+        network: Sequence[torch.Tensor],
     ) -> torch.Tensor:
+        """Return L_eRR or its substitute, (n_users,), of rows of C and G, (n_users, n_rows, d)."""
         settings = self.settings
         if settings.regulariser == "au":
             return alignment_and_uniformity(own, version, there, settings.off_weight)

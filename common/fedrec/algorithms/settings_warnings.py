@@ -195,7 +195,8 @@ def pfedrec(at: Circumstances) -> list[str]:
 def nominal_epsilon(*, weight: float, rate: float, bound: float, scale: float) -> float:
     """Return the paper's epsilon of a user's upload, S_u / lambda with S_u = 2 w_u eta C.
 
-    It is not a guarantee. The bound is that of one plain gradient step of norm C, but a client
+    It is not a guarantee. Laplace noise needs a bound of the L1 norm, and C bounds the L2 norm: L1
+    may be sqrt(values) times as large. The bound is that of one plain gradient step, but a client
     takes `local_epochs` passes of Adam, whose steps do not shrink with the gradient. The factor w_u
     makes it a bound of the aggregate: it is 1 / w_u times as large for a reader of the upload
     itself.
@@ -226,10 +227,11 @@ def pfedclr(at: Circumstances) -> list[str]:
         f"algorithm.noise_scale = {scale:g}: the paper's epsilon of a round is 2 w_u eta C / "
         f"lambda = {epsilon:.3g} w_u with C = "
         f"{bound:g}{'' if settings.gradient_clip else ' (nothing is clipped to it)'}. It is "
-        "nominal and not a guarantee. The bound is that of one plain gradient step, but a client "
-        f"takes {settings.local_epochs} passes of Adam. The factor w_u makes it a bound of the "
-        "sum: for a reader of an upload, it is 1 / w_u times as large. Rounds add up. For a "
-        "guarantee, see [privacy]."
+        "nominal and not a guarantee. Laplace noise needs an L1 bound, and C is one of L2. It "
+        "bounds one plain gradient step, but a client takes "
+        f"{settings.local_epochs} passes of Adam. The factor w_u makes it a bound of the sum: for "
+        "a reader of an upload, it is 1 / w_u times as large. Rounds add up. For a guarantee, see "
+        "[privacy]."
     )
     if at.update.clip < _TAIL * scale:
         found.append(

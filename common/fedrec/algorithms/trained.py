@@ -13,10 +13,13 @@ the scores of all items. Algorithms override further methods for the rest of a p
     first_scores, untouched_scores        scores of users and items without training: PLGC
     preferences                           scores of stored models: PFedCLR, PLGC
 
-All papers' equations hold here with two reservations. Every value of a user's change is clipped to
-+-`update.clip`, or to its parameter's own `limit`, and rounded to a grid before it is summed. Items
-that fewer than `federation.minimum_item_users` users hold are neither trained nor drawn as
-negatives. tests/reference has each algorithm in plain float64, without clipping and rounding.
+Four rules here are in no paper. Every value of a user's change is clipped to +-`update.clip`, or to
+its parameter's own `limit`, and rounded to a grid before it is summed. Items that fewer than
+`federation.minimum_item_users` users hold are neither trained nor drawn as negatives. Negatives are
+drawn with replacement, where released code draws four distinct ones. Users' first vectors follow
+from the public seed. tests/reference has each algorithm in plain float64, without clipping and
+rounding. The papers' own settings, and the share of users in a round, are in lab/fedrec_lab/papers,
+which `fedrec reproduce` runs.
 """
 
 from __future__ import annotations

@@ -293,7 +293,8 @@ def describe(
         bool,
         typer.Option(
             "--save",
-            help="Save how to read the file in PATH.data.toml, for every command.",
+            help="Save these reading options in PATH.data.toml. Every command then uses them for "
+            "this file.",
         ),
     ] = False,
 ) -> Result:

@@ -29,7 +29,8 @@ AcceptOtherArithmetic = Annotated[
     bool,
     typer.Option(
         _FLAG,
-        help="Resume on a machine that rounds differently: results as good, but not the same bits.",
+        help="Resume on a machine that rounds differently. Results are just as good, but not the "
+        "same bits.",
     ),
 ]
 

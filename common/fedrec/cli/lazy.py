@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "fedrec.cli"
 # Options that typer adds to every app. Only the whole command has them.
 _COMPLETION = frozenset({"install_completion", "show_completion"})
-_WORDS = {"int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "FILE"}
+_WORDS = {"int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "PATH"}
 """The words for types in help."""
 
 
@@ -170,6 +170,7 @@ def beside_verb(verb: str, name: str) -> Any:
     return getattr(importlib.import_module(target.partition(":")[0]), name)
 
 
+@cache
 def _load(name: str, target: str) -> Command:
     module_name, _, attribute = target.partition(":")
     module: Any = importlib.import_module(module_name)

@@ -209,8 +209,13 @@ class RayExecutor(Executor):
                     actor, shard = busy.pop(done)
                     try:
                         found = ray.get(done)
-                    except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError):
-                        # Its node is gone. The others do its work, which changed nothing yet.
+                    except (
+                        ray.exceptions.RayActorError,
+                        ray.exceptions.ActorUnschedulableError,
+                        ray.exceptions.ObjectLostError,
+                    ):
+                        # Its node is gone, perhaps with a result that wasn't fetched yet. The
+                        # others do its work, which changed nothing yet.
                         if len(self._actors) < 2:
                             raise
                         self._actors.remove(actor)

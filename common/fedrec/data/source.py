@@ -311,6 +311,7 @@ def read_users(
     tell: Callable[[str], None] = _quiet,
     warn: bool = False,
     divide: Divide = leave_one_out,
+    folder: Path | None = None,
 ) -> tuple[UserSplit, Catalogue]:
     """Read and split the data file.
 
@@ -320,6 +321,8 @@ def read_users(
         reader: the party that needs the file, for the error.
         tell, warn: see `read_source`.
         divide: whether to hold out users' last items.
+        folder: the folder for the items of many users. None keeps them in memory. See
+            `UserSplit.in_files`.
 
     Raises:
         SettingsError: no data file is named.
@@ -328,7 +331,8 @@ def read_users(
     """
     found = read_source(data, reader=reader, tell=tell, warn=warn)
     kept, items = kept_and_items(found, data, catalogue, tell=tell)
-    return divide(kept, items), items
+    users = divide(kept, items)
+    return users if folder is None else users.in_files(folder), items
 
 
 def split_given(

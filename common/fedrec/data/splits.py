@@ -7,9 +7,11 @@ previous one for validation. `hold_out` also divides by a share of each history,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import pairwise
 from numbers import Real
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -17,12 +19,17 @@ from numpy.typing import NDArray
 
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.interactions import Interactions, encode_ids, recency_keys
+from fedrec.data.mapped_items import MappedItems
 from fedrec.errors import DataError
 from fedrec.ids import UserId
+from fedrec.own_folder import MOST_FILE_USERS
 from fedrec.showing import bars, html_table
 
 NO_ITEM = -1
 """Marks a missing validation or test item, for users with fewer than 3 interactions."""
+
+
+_ITEMS_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,15 +42,14 @@ class UserSplit:
         user_ids: n_users ids.
         train_indptr: int64 of shape (n_users + 1,). User u's training items are
             ``train_items[train_indptr[u]:train_indptr[u + 1]]``, ascending.
-        train_items: int64 of shape (n_train,). An array of a smaller type that is mapped from a
-            file works as well in rounds, which read the users in parts.
+        train_items: int64 of shape (n_train,), in memory or in files (see `in_files`).
         validation_items: int64 of shape (n_users,), `NO_ITEM` if there is none.
         test_items: int64 of shape (n_users,), `NO_ITEM` if there is none.
     """
 
     user_ids: tuple[UserId, ...]
     train_indptr: NDArray[np.int64]
-    train_items: NDArray[np.int64]
+    train_items: NDArray[np.int64] | MappedItems
     validation_items: NDArray[np.int64]
     test_items: NDArray[np.int64]
 
@@ -90,6 +96,47 @@ class UserSplit:
     def train_of(self, user_index: int) -> NDArray[np.int64]:
         """Return one user's training items, ascending."""
         return self.train_items[self.train_indptr[user_index] : self.train_indptr[user_index + 1]]
+
+    def item_counts(self, n_items: int) -> NDArray[np.int64]:
+        """Return the number of users that train on each item, int64 (n_items,)."""
+        found = np.zeros(n_items, dtype=np.int64)
+        for begin in range(0, self.n_train, _ITEMS_AT_ONCE):
+            part = self.train_items[begin : begin + _ITEMS_AT_ONCE]
+            found += np.bincount(part, minlength=n_items)
+        return found
+
+    def counts_among(self, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return the number of each user's training items that are chosen, int64 (n_users,).
+
+        Args:
+            chosen: whether each item is, bool (n_items,).
+        """
+        found = np.zeros(len(self), dtype=np.int64)
+        for begin in range(0, len(self), MOST_FILE_USERS):
+            starts = self.train_indptr[begin : begin + MOST_FILE_USERS + 1]
+            before = np.cumsum(chosen[self.train_items[starts[0] : starts[-1]]])
+            found[begin : begin + MOST_FILE_USERS] = np.diff(
+                np.append(0, before)[starts - starts[0]]
+            )
+        return found
+
+    def in_files(self, folder: Path) -> UserSplit:
+        """Return the same users, with their training items in files of up to 100,000 users each.
+
+        Fewer users stay in memory.
+
+        Args:
+            folder: the folder for the folder with the files. See `MappedItems.written`.
+
+        Raises:
+            StorageError: the disk has no room for them.
+            SettingsError: the folder can't be written.
+        """
+        if len(self) <= MOST_FILE_USERS:
+            return self
+        ends = np.append(self.train_indptr[:-1:MOST_FILE_USERS], self.n_train).tolist()
+        parts = (self.train_items[begin:end] for begin, end in pairwise(ends))
+        return replace(self, train_items=MappedItems.written(parts, folder))
 
     def select(self, user_index: NDArray[np.int64]) -> UserSplit:
         """Return the split of some users, in the order given.

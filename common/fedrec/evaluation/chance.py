@@ -39,8 +39,7 @@ def chance_of(
         return None
     is_active = np.zeros(n_items, dtype=np.bool_)
     is_active[active] = True
-    owner = users.train_owner
-    kept = np.bincount(owner[is_active[users.train_items]], minlength=len(users))
+    kept = users.counts_among(is_active)
     held = np.diff(users.train_indptr).astype(np.int64)
     for items in (users.validation_items, users.test_items):
         kept += is_active[np.maximum(items, 0)] & (items >= 0)
@@ -89,8 +88,7 @@ def no_learning_rates(
         return None
     is_active = np.zeros(n_items, dtype=np.bool_)
     is_active[active] = True
-    owner = users.train_owner
-    trained = np.bincount(owner[is_active[users.train_items]], minlength=len(users))[present]
+    trained = users.counts_among(is_active)[present]
     kept = trained.copy()
     for held in (users.validation_items[present], users.test_items[present]):
         kept += is_active[np.maximum(held, 0)] & (held >= 0)

@@ -44,7 +44,7 @@ _ANEW = (
 )
 _DAMAGED = "Restore the state folder from a backup, or start again with an empty one."
 _OLDER = (
-    f"Nothing was changed or deleted. Restore the whole newest folder. A copy of its {STATE_FILE} "
+    f"Nothing was changed or deleted. Restore the newest copy of the whole folder, as {STATE_FILE} "
     "alone isn't enough. Or start with a new state folder, which has no record of the privacy "
     "that users have spent. A client then also needs to be replaced (`fedrec keys replace`)."
 )
@@ -112,7 +112,7 @@ class StateDatabase:
         elif not (folder / BACKUP_FILE).exists():
             raise StorageError(
                 f"{folder} has both {STATE_FILE} and {OLDER_FILE}, and no backup of a conversion.",
-                remedy="Nothing was changed. Restore the whole newest folder.",
+                remedy="Nothing was changed. Restore the newest copy of the whole folder.",
             )
         for name in (*_OLDER_OWN.values(), OLDER_FILE):
             (folder / name).unlink(missing_ok=True)
@@ -248,7 +248,9 @@ def image_of(tables: Mapping[Table, Records]) -> bytes:
 
 def damaged(path: Path, name: str) -> StorageError:
     """Return the error for a record whose content or name doesn't match its digest."""
-    return StorageError(f"{path} is damaged: its {name!r} isn't what was written.", remedy=_DAMAGED)
+    return StorageError(
+        f"{path} is damaged: the record {name!r} doesn't match its digest.", remedy=_DAMAGED
+    )
 
 
 def change_counter(folder: Path) -> bytes | None:

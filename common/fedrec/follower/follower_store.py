@@ -231,7 +231,8 @@ class FollowerStore(Generic[StateT]):
         if lacking:
             raise StorageError(
                 f"{self.folder / min(lacking)} is missing, but {STATE_FILE} refers to it.",
-                remedy="Nothing was changed or deleted. Restore the whole newest folder.",
+                remedy="Nothing was changed or deleted. Restore the newest copy of the whole "
+                "folder.",
             )
 
     def _collect_garbage(self) -> None:

@@ -329,7 +329,10 @@ class Membership:
             )
         terms.check_header(header)
         if bool(header.nonce) != self.is_tagged:
-            raise MalformedUpdate(f"{author}'s update has a nonce of {len(header.nonce)} bytes.")
+            raise MalformedUpdate(
+                f"{author}'s update has a nonce of {len(header.nonce)} bytes, expected "
+                f"{16 if self.is_tagged else 0}."
+            )
         expected = self.vector_of(terms.kind, terms.rows.n_rows).message_bytes
         if header.length != expected:
             raise MalformedUpdate(f"{author} announces {header.length} bytes, expected {expected}.")

@@ -216,9 +216,9 @@ def new_or_known_identity(folder: Path, label: str) -> Identity:
     """
     if not (folder / KEY_FILE).exists() and _content(folder):
         raise SettingsError(
-            f"The state folder is {str(folder.absolute())!r}, {_found(folder)}. That is not a "
-            "client's folder.",
-            remedy="Choose a folder that is empty or does not exist yet.",
+            f"client.state is {str(folder.absolute())!r}, {_found(folder)}. That is not a "
+            "client's state folder.",
+            remedy="Set client.state or --state to an empty or new folder.",
         )
     require_writable(folder, "client.state")
     return Identity.load_or_create(folder, label)

@@ -69,8 +69,9 @@ class PublicIdentity:
     def __post_init__(self) -> None:
         if len(self.label) > MAX_TEXT_CHARS or not self.label.isprintable():
             raise KeysError(
-                f"A label may have up to {MAX_TEXT_CHARS} printable characters.",
-                remedy="Choose a shorter label.",
+                f"The label {self.label[:80]!r} is longer than {MAX_TEXT_CHARS} characters or has "
+                "unprintable ones.",
+                remedy="Set client.label to a shorter, printable name.",
             )
         lengths = (len(self.signing_key), len(self.exchange_key), len(self.tls_key))
         if lengths != (32, 32, TLS_KEY_BYTES) or len(self.proof) not in (0, 64):

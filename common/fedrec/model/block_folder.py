@@ -7,7 +7,6 @@ that opens the folder deletes all others.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -19,10 +18,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 from fedrec.errors import StorageError
 from fedrec.model.blocked_table import BlockedTable, reported
+from fedrec.own_folder import OwnFolder
 from fedrec.state_folder import FolderLock
 
 _NAME = re.compile(r"block-[0-9a-f]{64}\.bin")
@@ -82,7 +81,7 @@ class BlockFolder:
                 with reported(Path("the system's temporary folder"), "written"):
                     self._own = OwnFolder(None, "fedrec-blocks-")
                 self._path = self._own.path
-                weakref.finalize(self, _remove, self._own, self._owner)
+                weakref.finalize(self, self._own.remove)
             elif self._own is None and self._unlock is None:
                 self._take_lock(self._path)
             return self._path
@@ -257,50 +256,3 @@ class BlockFolder:
         with suppress(OSError):
             (self._path / "lock").unlink()
             self._path.rmdir()
-
-
-def _remove(folder: OwnFolder, owner: int) -> None:
-    if os.getpid() == owner:
-        folder.remove()
-
-
-_LOCK = "lock"
-
-
-class OwnFolder:
-    """A new folder with a lock in it.
-
-    Folders of the same prefix whose processes were killed are removed first.
-
-    Args:
-        parent: folder in which it is created. None for the system's temporary one.
-
-    Raises:
-        OSError: the folder cannot be created.
-    """
-
-    def __init__(self, parent: Path | None, prefix: str) -> None:
-        within = Path(tempfile.gettempdir()) if parent is None else parent
-        _remove_abandoned(within, prefix)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=within))
-        # Locked before it has its name, so that no other process treats it as abandoned.
-        self._lock: IO[bytes] = (self.path / "new").open("wb")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        (self.path / "new").rename(self.path / _LOCK)
-
-    def remove(self) -> None:
-        """Delete the folder. Arrays that are mapped from it stay valid."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        self._lock.close()
-
-
-def _remove_abandoned(within: Path, prefix: str) -> None:
-    """Delete the folders of processes that were killed together with all their workers."""
-    for folder in within.glob(f"{prefix}*"):
-        try:
-            with (folder / _LOCK).open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            # In use, another account's, or just being created.
-            continue

@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 
 from fedrec.durable import unwritten
 from fedrec.errors import StorageError
+from fedrec.own_folder import MOST_FILE_USERS
 
 BLOCK_BYTES = 4 << 20
 """Bytes of a table to read or write at once: few for memory, many for a disk."""
-
-MOST_FILE_USERS = 100_000
-"""The most users whose rows are in one file."""
 
 _WHOLE_BELOW = 1 << 16
 _DAMAGED = "Restore the folder from a backup, or start again with an empty one."

@@ -51,7 +51,7 @@ def protocol_cautions(
     if not drawing or plan.privacy.mechanism != "none":
         # Under noise holders are not counted, and every item is trained.
         return {}
-    holders = np.bincount(users.train_items, minlength=n_items)
+    holders = users.item_counts(n_items)
     active = np.nonzero(holders >= plan.federation.minimum_item_users)[0].astype(np.int64)
     at = plan.evaluation.at
     chance = chance_of(users, active, n_items=n_items, at=at)

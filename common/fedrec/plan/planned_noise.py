@@ -6,7 +6,7 @@ import math
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.plan.schema import Plan
-from fedrec.privacy import Mechanism, cheapest_rho
+from fedrec.privacy import Mechanism, largest_rho
 from fedrec.privacy.noise import SMOOTHING_VARIANCE
 
 _ANY_NUMBER = 1_000_000
@@ -54,7 +54,7 @@ def noise_multiplier_of(plan: Plan) -> float:
     asked = plan.privacy
     if asked.noise_multiplier:
         return asked.noise_multiplier
-    rho = cheapest_rho(asked.mechanism, asked.epsilon, asked.delta)
+    rho = largest_rho(asked.mechanism, asked.epsilon, asked.delta)
     planned = 1 if is_one_release(plan) else _rounds_per_user(plan)
     return math.sqrt(planned / (2.0 * rho))
 

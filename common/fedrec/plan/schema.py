@@ -221,8 +221,8 @@ class RoundSettings(Section):
         default=1.0,
         ge=1,
         le=4,
-        description="Select this many times clients_per_round, or cells_per_round. The round "
-        "closes when as many have answered as are counted.",
+        description="Select this multiple of clients_per_round (or cells_per_round). The round "
+        "closes as soon as clients_per_round (or cells_per_round) have answered.",
     )
     deadline_seconds: float = Field(
         default=120.0, gt=0, description="Longest time for collecting a round's updates."

@@ -301,12 +301,12 @@ def trained_items(
     plan: Plan, users: UserSplit, n_items: int, *, n_clients: int, cells: Cells
 ) -> NDArray[np.bool_]:
     """Return a mask of the items that a simulation will train, bool (n_items,)."""
-    holders = np.bincount(users.train_items, minlength=n_items)
+    holders = users.item_counts(n_items)
     enough = np.asarray(holders >= plan.federation.minimum_item_users)
     if not cells:
         return enough
     groups = user_groups(users.user_ids, n_clients)
-    counts = [np.bincount(users.select(one).train_items, minlength=n_items) for one in groups]
+    counts = [users.select(one).item_counts(n_items) for one in groups]
     return enough & held_in_cells(plan, counts, cells)
 
 

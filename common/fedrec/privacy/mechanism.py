@@ -55,7 +55,7 @@ class Spent:
 
 
 @lru_cache(maxsize=64)
-def cheapest_rho(kind: str, epsilon: float, delta: float) -> float:
+def largest_rho(kind: str, epsilon: float, delta: float) -> float:
     """Return the largest rho whose epsilon at delta does not exceed the given one.
 
     Args:
@@ -77,8 +77,9 @@ def _gaussian_epsilon(rho: float, delta: float) -> float:
 
 
 def _delta(mu: float, epsilon: float) -> float:
-    """Return the delta of Gaussian noise at an epsilon, without overflow.
+    """Return the delta of Gaussian noise at an epsilon (Balle and Wang 2018, theorem 8).
 
+    It doesn't overflow:
     exp(epsilon) Phi(-b) = exp(-a^2 / 2) / sqrt(2 pi) x Mills(b), a, b = epsilon/mu -+ mu/2.
     """
     low, high = epsilon / mu - mu / 2.0, epsilon / mu + mu / 2.0
@@ -95,7 +96,10 @@ def _mills(x: float) -> float:
 
 
 def _concentrated_epsilon(rho: float, delta: float) -> float:
-    """Minimise over a = 1 + exp(t). The function has a single minimum."""
+    """Return the epsilon of rho-zCDP at delta (Canonne, Kamath and Steinke 2020, corollary 13).
+
+    It is the minimum over orders a = 1 + exp(t). There is only one.
+    """
 
     def at(place: float) -> float:
         order = 1.0 + math.exp(place)
@@ -129,6 +133,7 @@ class Mechanism:
     """Clip each user to `bound`, sum up, and add every client's noise.
 
     Attributes:
+        kind: the distribution of the noise, discrete.
         bound: largest L2 norm of a user's contribution, in grid steps.
         share: deviation (gaussian) or scale (laplace) of one client's noise, in grid steps.
         clients: smallest number of clients in a published sum.
@@ -241,21 +246,21 @@ class Mechanism:
         drawn = n_sums - n_published if self.in_parts else n_sums
         return self.most_sums is None or drawn < self.most_sums
 
-    def spent(self, n_sums: int) -> Spent:
+    def spent(self, n_releases: int) -> Spent:
         """Return the cost of this number of releases for the user that is in most of them."""
-        return self.cost.times(min(n_sums, self.rounds_per_user))
+        return self.cost.times(min(n_releases, self.rounds_per_user))
 
-    def epsilon_after(self, n_sums: int) -> float:
+    def epsilon_after(self, n_releases: int) -> float:
         """Return that user's epsilon at the plan's delta."""
-        return self.spent(n_sums).epsilon(self.delta)
+        return self.spent(n_releases).epsilon(self.delta)
 
-    def epsilon_under(self, n_shares: int, n_sums: int) -> float:
+    def epsilon_under(self, n_shares: int, n_releases: int) -> float:
         """Return that user's epsilon against a reader that does not know this many shares.
 
         Under laplace, each client's own noise is enough.
         """
         cost = self._cost(n_shares)
-        return cost.times(min(n_sums, self.rounds_per_user)).epsilon(self.delta)
+        return cost.times(min(n_releases, self.rounds_per_user)).epsilon(self.delta)
 
     @cached_property
     def most_sums(self) -> int | None:

@@ -44,20 +44,21 @@ class Tolerance:
             )
 
     def corrupt_among(self, n_members: int) -> int:
-        """Return the most corrupt clients among a number of clients."""
+        """Return the largest number of corrupt clients among `n_members`."""
         # One third of 300 is 100, in spite of floating-point errors.
         return math.ceil(self.corrupt_share * n_members - 1e-9)
 
     def fewest_listed(self, minimum_summands: int, n_members: int) -> int:
-        """Return the fewest keys of a list, unless it has those of all members.
+        """Return the smallest number of keys that a round's key list may have.
 
-        The list needs the keys for a sum, and those of all corrupt clients in addition. If every
-        member is in the list, the coordinator can't have isolated a client in it.
+        The list must have enough keys for a sum, plus one for each client that may be corrupt, or
+        the keys of all members. With all members in it, the coordinator can't have isolated a
+        client.
         """
         return min(n_members, minimum_summands + self.corrupt_among(n_members))
 
     def dropped_among(self, n_clients: int) -> int:
-        """Return the most clients, among a number of clients, that may drop out."""
+        """Return the largest number of clients among `n_clients` that may drop out."""
         return int(self.dropout_share * n_clients + 1e-9)
 
     def __str__(self) -> str:

@@ -44,12 +44,11 @@ def find_history(run_folder: Path, user: str, data: DataSettings | None = None) 
         items = dict.fromkeys(found.item_ids[found.user_ids == user].tolist())
         if items:
             return History(item_ids=tuple(items), source=Path(str(source.path)))
-    looked = ", ".join(str(source.path) for source in sources) or "no file of this machine"
+    looked = ", ".join(str(source.path) for source in sources) or "none"
     raise DataError(
-        f"User {user!r} has no history here: the vectors stay with the clients, and the settings "
-        f"in {run_folder} name {looked}.",
-        remedy="Ask the user's own client with `fedrec recommend SETTINGS --user ID`, or "
-        "give the user's data with --data FILE or items with --history ITEM.",
+        f"User {user!r} has no history here. Files searched: {looked}.",
+        remedy="Ask the client that holds this user with `fedrec recommend SETTINGS --user ID`, "
+        "or pass the history with --data FILE or --history ITEM.",
     )
 
 

@@ -130,7 +130,7 @@ class UsersFile:
             user_ids=users.user_ids,
             private=private,
             seen_indptr=whole.train_indptr,
-            seen_items=whole.train_items,
+            seen_items=np.asarray(whole.train_items),
         )
 
     def seen_of(self, user_index: int) -> NDArray[np.int64]:

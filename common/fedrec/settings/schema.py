@@ -74,7 +74,9 @@ class CoordinatorSettings(_Observed):
     """The coordinator's address, storage, certificates and page."""
 
     host: _Host = Field(default="127.0.0.1", description="Address to listen on.")
-    port: int = Field(default=7447, ge=0, le=65535, description="Port. If 0, uses a free one.")
+    port: int = Field(
+        default=7447, ge=0, le=65535, description="Port to listen on. If 0, uses a free port."
+    )
     state: str = Field(default="coordinator-state", description="Folder of the database and spool.")
     epoch: str = Field(
         default="keys/epoch.json", description="The key authority's public bundle of the key epoch."
@@ -233,8 +235,8 @@ class PartiesSettings(Section):
     )
     go_on: list[str] = Field(
         default=[],
-        description="Clients without which rounds proceed while they are away (client.when_away), "
-        "if they consent. All others must be present in every round.",
+        description="Rounds proceed without these clients while they are away, if they set "
+        'client.when_away = "go_on". All others must be present in every round.',
     )
 
     @model_validator(mode="after")

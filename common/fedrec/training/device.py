@@ -51,8 +51,8 @@ def choose_device(name: str) -> torch.device:
         there = "only cuda:0" if n_devices == 1 else f"cuda:0 to cuda:{n_devices - 1}"
         raise SettingsError(
             f'client.device is "{name}", but torch finds {there}.',
-            remedy=f'Set client.device to "cuda:{n_devices - 1}" or a lower one. '
-            "CUDA_VISIBLE_DEVICES may hide others.",
+            remedy="Set client.device to a device that torch finds. If one is missing, check "
+            "CUDA_VISIBLE_DEVICES.",
         )
     return torch.device("cuda", index)
 

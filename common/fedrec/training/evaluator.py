@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedrec.algorithms.cohort import Chunk, Cohort, item_counts
+from fedrec.algorithms.cohort import Chunk, Cohort
 from fedrec.algorithms.declarations import GRADES
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
@@ -140,7 +140,7 @@ class Evaluator:
             )
             return Evaluator(exact).train_alone(shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        own = item_counts(users, half.server.n_items)[half.server.active_items(shared)]
+        own = users.item_counts(half.server.n_items)[half.server.active_items(shared)]
         for number in range(1, half.server.plan.rounds.total + 1):
             found = train_locally(half, number, shared, users, private)
             changes = found.changes | self.graded(shared, users, private)

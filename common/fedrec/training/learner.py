@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedrec.algorithms.cohort import item_counts
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
@@ -199,7 +198,7 @@ class Learner:
         n_clipped, trained = 0, None
         exact = self.server.layout.mechanism is None
         if kind == "count" and exact:
-            counts = item_counts(users, self.server.n_items)
+            counts = users.item_counts(self.server.n_items)
             if own_rows is not None:
                 counts[~own_rows] = 0
         elif kind != "count":

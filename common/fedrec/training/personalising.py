@@ -248,9 +248,10 @@ def shown_changes(
             steps = grid_steps(values, np.zeros(values.shape[1:]), tensor)
             found[tensor.name] = steps.astype(np.int64).sum(0)
         elif tensor.name == TRAINING_ITEMS:
-            counted = None if own_rows is None else own_rows[users.train_items]
-            samples = np.bincount(users.train_owner, counted, len(users)).astype(np.int64)[rows]
-            found[tensor.name] = np.minimum(samples, tensor.bound).sum(keepdims=True)
+            samples = (
+                np.diff(users.train_indptr) if own_rows is None else users.counts_among(own_rows)
+            )
+            found[tensor.name] = np.minimum(samples[rows], tensor.bound).sum(keepdims=True)
         elif tensor.name == USER_KEY:
             words = users.user_keys()[rows].astype("<i8").view("<u2").reshape(-1, *tensor.shape)
             found[tensor.name] = words.astype(np.int64).sum(0)

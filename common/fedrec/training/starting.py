@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.algorithms.cohort import item_counts
 from fedrec.data.splits import UserSplit
 from fedrec.errors import DataError, SettingsError
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
@@ -47,7 +46,7 @@ def check_start(
     check_data(plan, users, n_items, also)
     if holders is None:
         # The federation's count round finds the same holders.
-        holders = item_counts(users, n_items)
+        holders = users.item_counts(n_items)
     rows = ActiveRows.of(plan, n_items, holders)
     rows.check(plan)
     Layout.of(plan, rows.n_rows, n_items)
@@ -67,7 +66,7 @@ def check_data(plan: Plan, users: UserSplit, n_items: int, also: Sequence[Protoc
     problems, remedies = [], []
     # Under noise, holders aren't counted, and every row is trained.
     fewest = plan.federation.minimum_item_users if plan.privacy.mechanism == "none" else 1
-    most = int(np.bincount(users.train_items, minlength=1).max())
+    most = int(users.item_counts(n_items).max(initial=0))
     if most < fewest:
         problems.append(
             f"no item is held by {fewest} users (federation.minimum_item_users), and the most "

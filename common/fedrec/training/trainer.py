@@ -64,8 +64,8 @@ def in_halves(
     """
     if chunk.n_users <= BLOCK_USERS:
         raise SettingsError(
-            f"The samples of {chunk.n_users} users don't fit the memory of "
-            f"{chunk.user_index.device}, and a chunk has no fewer users.",
+            f"The samples of {chunk.n_users} users don't fit in the memory of "
+            f"{chunk.user_index.device}, and a chunk can't be smaller.",
             remedy=_REMEDY,
         )
     _give_back(chunk.user_index.device)
@@ -93,7 +93,7 @@ def smaller(block_users: int, size: BlockSize, chunk: Chunk, problem: str) -> in
     if block_users <= BLOCK_USERS:
         raise SettingsError(
             f"A block of {block_users} users, each with {size.n_rows} item rows and minibatches of "
-            f"{size.n_steps} x {size.batch_size} samples, doesn't fit the memory of {device}: "
+            f"{size.n_steps} x {size.batch_size} samples, doesn't fit in the memory of {device}: "
             f"{problem}",
             remedy=_REMEDY,
         )

@@ -11,7 +11,7 @@ Algorithm 1, for a base with the loss l of a sample, step size eta and `Sgd.per_
     q_i = Q_i + A_i B                               `LowRankRows.meant` in training/held.py
     A_i <- A_i - eta sqrt(r/d) mean over occurrences of i of (dl/dq_i) B^T
                                                     `TrainedBlock._move`, training/trained_block.py
-    A_i <- (sum over users of A_i) / max(n_i, 1)    `mean_changes` in algorithms/trained.py
+    A_i <- (sum over users of A_i) / max(n_i, 1)    `mean_changes` in algorithms/sent.py
     Q <- Q + A B                                    `UpdateStructure.merge` in updates/update.py
 
 n_i users touched item i. sqrt(r/d) is `UpdateStructure.gradient_scale`. For FedMF, dl/dq_i is
@@ -42,10 +42,15 @@ tests/reference/plain_updates.py.
 The vector that travels is n_items x r for all users, zero outside S_u: protected sums need equal
 lengths, and a length would reveal r_u.
 
-The paper leaves the divisor open. `update.normaliser` is "item" or "entry". "item" is the number of
-users that touched the item, as in CoLR. Rows that a user omitted then count as zeros, so a step is
-(r + 1) / 2r of CoLR's on average. "entry" is the number of users that touched the item and trained
-the row.
+Algorithm 2 adds (N_u / N) S_u A_u, where S_u is r_u x r. Eq. 6 has B S_u A_u, which needs its
+transpose. Here B[S_u] are the chosen rows of B (`BlockUsers.basis` in training/held.py), and users
+count alike, as in CoLR's code. With k for a row of B, `update.normaliser` gives the divisor:
+
+    item     A_ik <- (sum over users of A_ik) / n_i     n_i users touched item i
+    entry    A_ik <- (sum over users of A_ik) / n_ik    n_ik of them also trained row k
+
+Rows that a user omitted count as zeros under "item", so a step is (r + 1) / 2r of CoLR's on
+average. Neither divisor is the paper's.
 
 The paper draws r_u for each user independently. So does `update.subset` = "user", and sums do not
 depend on how users are grouped into clients. With "client", all users of a client share one S,

@@ -7,8 +7,8 @@ that value of the sum. The attacker's success rate bounds epsilon from below: fo
 Clopper and Pearson's intervals. A lower bound above the guarantee refutes it. A lower bound below
 it proves nothing.
 
-Gaussian noise guarantees an epsilon for every delta. All of them are tested, because few trials
-show little at a small delta and much at a large one.
+Gaussian noise guarantees an epsilon for every delta. Several are tested, because few trials show
+little at a small delta and much at a large one.
 
 If all sums of a run are parts of one release, the canary is a user with all items of a small
 catalogue. Its contribution x to every part is what a client computes, and the attacker looks at the
@@ -158,7 +158,7 @@ def noisy_sum(layout: Layout, vectors: Sequence[NDArray[np.int64]]) -> NDArray[n
 
 
 @cache
-def share_bounds(hits: int, trials: int, error: float) -> tuple[float, float]:
+def clopper_pearson(hits: int, trials: int, error: float) -> tuple[float, float]:
     """Return Clopper and Pearson's bounds of a proportion. Each is wrong with chance `error`."""
     low = 0.0 if hits == 0 else _solve(lambda p: _tail(hits, trials, p) > error)
     high = 1.0 if hits == trials else _solve(lambda p: 1.0 - _tail(hits + 1, trials, p) < error)
@@ -236,8 +236,8 @@ def _least_spent(
     """Return the least cost of a release with Gaussian noise (see the module's docstring)."""
     trials, normal = len(present), NormalDist()
     hits, misses = int((present > threshold).sum()), int((absent > threshold).sum())
-    low = share_bounds(hits, trials, error / 2.0)[0]
-    high = share_bounds(misses, trials, error / 2.0)[1]
+    low = clopper_pearson(hits, trials, error / 2.0)[0]
+    high = clopper_pearson(misses, trials, error / 2.0)[1]
     mu = normal.inv_cdf(low) - normal.inv_cdf(high) if low > high else 0.0
     return Spent(gaussian=mu * mu / 2.0)
 
@@ -261,8 +261,8 @@ def _bound(
 
 
 def _epsilon(hits: int, misses: int, trials: int, delta: float, error: float) -> float:
-    low = share_bounds(hits, trials, error)[0] - delta
-    high = share_bounds(misses, trials, error)[1]
+    low = clopper_pearson(hits, trials, error)[0] - delta
+    high = clopper_pearson(misses, trials, error)[1]
     return max(0.0, math.log(low / high)) if low > 0.0 else 0.0
 
 

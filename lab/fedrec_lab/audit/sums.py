@@ -284,7 +284,7 @@ def _counted(
     position = np.full(n_items, -1, dtype=np.int64)
     position[active] = np.arange(len(active))
     counted = users.renumbered(position)
-    return active, counted.train_indptr, counted.train_items
+    return active, counted.train_indptr, np.asarray(counted.train_items)
 
 
 def _gram(pointers: NDArray[np.int64], items: NDArray[np.int64], n_items: int) -> NDArray[np.int32]:

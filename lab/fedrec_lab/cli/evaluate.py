@@ -340,7 +340,8 @@ def _lists_at(text: str, export: Path | None) -> tuple[int, ...]:
         found = (0,)
     if any(number < 1 for number in found):
         raise SettingsError(
-            f"--lists-at is {text!r}.", remedy="Pass numbers from 1 on, as in 5,10,20."
+            f"--lists-at is {text!r}. Expected whole numbers of at least 1.",
+            remedy="Separate them with commas, as in 5,10,20.",
         )
     if export is not None and not found:
         raise SettingsError("--export needs lists.", remedy="Set --lists-at, too.")

@@ -232,7 +232,7 @@ def reproduce(
     accept_other_arithmetic: AcceptOtherArithmetic = False,
     sample: Annotated[
         int,
-        typer.Option(min=1, help=f"{COSTS}: Paillier ciphertexts to time. The rest is scaled."),
+        typer.Option(min=1, help=f"{COSTS}: number of Paillier ciphertexts to time."),
     ] = 100,
     sizes_only: Annotated[
         bool, typer.Option("--sizes-only", help=f"{COSTS}: measure no seconds on this machine.")

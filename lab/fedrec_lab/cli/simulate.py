@@ -109,7 +109,9 @@ def run_seeds(
 
     n_rounds = settings.rounds.published
     name = settings.federation.name
-    users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
+    users, catalogue = read_users(
+        settings.data, reader="a simulation", tell=echo_note, folder=Path(settings.output.runs)
+    )
     check_tail(settings, len(users), n_clients)
     rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=cells)
     folders = {}
@@ -222,8 +224,8 @@ def simulate(
         str | None,
         typer.Option(
             metavar="N|LIST",
-            help="Run several seeds in parallel, each in its own folder: their number, counted "
-            "from federation.seed, or a list such as 1,7.",
+            help="Run several seeds in parallel, each in its own folder: a number of seeds, "
+            "starting at federation.seed, or a list such as 1,7.",
         ),
     ] = None,
     jobs: Annotated[
@@ -322,7 +324,9 @@ def simulate(
         )
     if jobs:
         raise SettingsError("--jobs needs several seeds.", remedy="Set --seeds, too.")
-    users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
+    users, catalogue = read_users(
+        settings.data, reader="a simulation", tell=echo_note, folder=Path(settings.output.runs)
+    )
     rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
     check_tail(settings, len(users), n_clients)
     private = tables_price(settings, len(users), len(catalogue))

@@ -85,8 +85,8 @@ def tune(
         str,
         typer.Option(
             metavar="N|LIST",
-            help="Seeds for each trial: their number, counted from federation.seed, or a list such "
-            "as 1,7.",
+            help="Seeds for each trial: a number of seeds, starting at federation.seed, or a list "
+            "such as 1,7.",
         ),
     ] = "1",
     jobs: Annotated[
@@ -116,11 +116,12 @@ def tune(
 
     The starting settings are the first trial of each algorithm. Everything runs on this machine, on
     the data of the file. Test items are never used. If clients hold the data, tune on the data of
-    one of them. If a best value is the last of its list, the list is widened while trials are left.
+    one of them. If a best value is at either end of its list, the list is widened while trials are
+    left.
 
     The folder, whose path is the last line on stdout, has best.toml, trials.parquet, results.json
     and figures. `fedrec simulate` runs best.toml. Ctrl-C stops after the round and saves. --resume
-    continues to the same trials. It needs the extra tune, which brings optuna.
+    continues with the same trials. This command needs the extra tune, which installs optuna.
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users

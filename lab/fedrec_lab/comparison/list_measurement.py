@@ -253,7 +253,7 @@ def _ranked(
     above = np.zeros(len(held.items))
     for rows, found in scores:
         part, block = users.select(rows), found.to("cpu", torch.float64, copy=True)
-        known = (torch.from_numpy(part.train_owner), torch.from_numpy(part.train_items))
+        known = (torch.from_numpy(part.train_owner), torch.from_numpy(np.asarray(part.train_items)))
         block[known] = torch.nan
         has = np.nonzero(part.validation_items != NO_ITEM)[0]
         block[torch.from_numpy(has), torch.from_numpy(part.validation_items[has])] = torch.nan
@@ -303,7 +303,7 @@ def export_split(
     """
     all_users = np.arange(len(users), dtype=np.int64)
     for part, owner, items in (
-        ("train", users.train_owner, users.train_items),
+        ("train", users.train_owner, np.asarray(users.train_items)),
         ("valid", all_users, users.validation_items),
         ("test", held.owner, held.items),
     ):

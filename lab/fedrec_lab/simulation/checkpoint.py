@@ -87,8 +87,8 @@ class Checkpoint:
 class CheckpointFolder:
     """Keeps one checkpoint inside a run folder.
 
-    Private tables in files lie in the run's folder of blocks, of which a checkpoint names those
-    that it needs.
+    Private tables that are files stay in the run's folder of blocks. The checkpoint lists the
+    blocks that it needs.
     """
 
     def __init__(self, run_folder: Path) -> None:

@@ -256,7 +256,7 @@ class SimulatedFederation:
                 f"Training diverged at all {len(diverged)} clients. At the first: {diverged[0]}"
             )
         spec = self._learner.server.travelling.layout(kind, self._shared).vector_spec
-        aggregate = self._add_up(self._vectors(kind, round_id, parts), spec)
+        aggregate = self._add_up(self._vectors(kind, parts), spec)
         self._check(kind, aggregate)
         if kind == "count" and self._cells:
             aggregate = self._held_widely(aggregate, parts)
@@ -287,6 +287,7 @@ class SimulatedFederation:
         self._shared = shared
         for party, private in zip(self._parties, privates, strict=True):
             party.private = private
+        self._account.charge(kind, round_id)
         self._rounds.append(report)
         if kind == "evaluate":
             self._evaluation = {self._plan.evaluation.protocol: sums, **further}
@@ -345,14 +346,11 @@ class SimulatedFederation:
                 "a defect of the algorithm.",
             ) from error
 
-    def _vectors(
-        self, kind: RoundKind, round_id: RoundId, parts: Sequence[Contribution]
-    ) -> list[NDArray[np.int64]]:
-        """Return the parties' vectors. Their privacy is charged before they are added up."""
+    def _vectors(self, kind: RoundKind, parts: Sequence[Contribution]) -> list[NDArray[np.int64]]:
+        """Return the parties' vectors, with noise if sums carry it."""
         vectors = [part.vector for part in parts]
         if kind != "train" or not self._account.is_on:
             return vectors
-        self._account.charge(kind, round_id)
         layout = self._learner.server.layout
         # A few parties represent the number that a round needs.
         more = max(0, self._plan.fewest_summands - len(vectors))

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.algorithms.cohort import item_counts
 from fedrec.cluster.engine import engine_of
 from fedrec.data.interactions import user_groups
 from fedrec.data.splits import UserSplit
@@ -199,9 +198,7 @@ def make_parties(
             own,
             group,
             alone=n_clients == 1,
-            own_rows=own_rows_of(
-                np.bincount(own.train_items, minlength=n_items), client.minimum_own_item_users
-            ),
+            own_rows=own_rows_of(own.item_counts(n_items), client.minimum_own_item_users),
         )
         for group in groups
         for own in (users if n_clients == 1 else users.select(group),)
@@ -226,12 +223,12 @@ def counted_holders(
     """
     least = settings.client.minimum_own_item_users
     if least == 1:
-        return item_counts(users, n_items)
+        return users.item_counts(n_items)
     total = np.zeros(n_items, dtype=np.int64)
     for group in _groups(users, n_clients):
         if len(group):
             check_own_floor(least, len(group))
-        own = np.bincount(users.select(group).train_items, minlength=n_items)
+        own = users.select(group).item_counts(n_items)
         total += np.where(own >= least, own, 0)
     return total
 

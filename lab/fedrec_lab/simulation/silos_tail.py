@@ -127,7 +127,7 @@ def measure_silos(
     silos = []
     for group in groups:
         own = users.select(group)
-        tail = LocalTail(own.train_indptr, own.train_items, travelling, least)
+        tail = LocalTail(own.train_indptr, np.asarray(own.train_items), travelling, least)
         blocks = partial(_silo_scores, learner, shared, private, own, group, check)
         ranks = weighed(tail, own, blocks())
         figures = figures_of(tail, ranks, plan.evaluation.at)
@@ -188,7 +188,7 @@ def scores_with_tail(
     travelling[learner.server.active_items(shared)] = True
     for group, figures in zip(groups, silos.silos, strict=True):
         own = users.select(group)
-        tail = LocalTail(own.train_indptr, own.train_items, travelling, least)
+        tail = LocalTail(own.train_indptr, np.asarray(own.train_items), travelling, least)
         blocks = _silo_scores(learner, shared, private, own, group)
         for rows, _, found in _added(tail, figures.weight, blocks):
             yield group[rows], torch.from_numpy(found)

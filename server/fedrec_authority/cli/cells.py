@@ -132,7 +132,7 @@ def sizes(
 
 
 def resume(
-    cell: Annotated[int, typer.Argument(min=1, metavar="CELL", help="Its number.")],
+    cell: Annotated[int, typer.Argument(min=1, metavar="CELL", help="The cell's number.")],
     into: KeysFolder = AUTHORITY_FOLDER,
 ) -> Result:
     """Let a paused cell take part in rounds again from the next epoch."""

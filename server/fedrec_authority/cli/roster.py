@@ -90,7 +90,8 @@ def remove(
         after = folder.membership.without_member(found.client_id, now)
         if not after.present:
             raise KeysError(
-                "It is the last member, and an epoch needs one.",
+                f"{found.label or found.client_id} is the last member. A key epoch needs at least "
+                "one.",
                 remedy="If the federation is over, stop the run with `fedrec stop`.",
             )
         return after, f"removed {found.client_id} {found.label}"

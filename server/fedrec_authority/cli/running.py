@@ -60,7 +60,11 @@ def run(
     every_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds between two polls.")] = 5.0,
     once: Annotated[
         bool,
-        typer.Option("--once", help="Poll once, and exit with 3 without an answer. Opens no sum."),
+        typer.Option(
+            "--once",
+            help="Poll once, without opening a sum. The exit code is 3 if the coordinator doesn't "
+            "answer.",
+        ),
     ] = False,
     new_run: Annotated[
         bool,

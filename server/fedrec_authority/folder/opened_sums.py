@@ -38,6 +38,7 @@ class RevealedRound(Record):
             the whole sum was unfit.
         kept: digest of the contributions without those of unfit cells, or empty if no cell is
             unfit.
+        provisional: whether it counts as a refused sum until its tags turn out to be right.
     """
 
     round: RoundId
@@ -46,6 +47,7 @@ class RevealedRound(Record):
     refused: bool = False
     cells: tuple[OpenedCell, ...] = ()
     kept: bytes = b""
+    provisional: bool = False
 
 
 class PausedCell(Record):
@@ -104,7 +106,8 @@ class OpeningState(StoredState):
 
     def in_epoch(self, epoch: int) -> Self:
         """Return the state of the same run at the beginning of a later key epoch."""
-        kept = {"refused_sums": 0, "paused": self._still_paused(epoch)}
+        settled = tuple(one.model_copy(update={"provisional": False}) for one in self.revealed)
+        kept = {"refused_sums": 0, "revealed": settled, "paused": self._still_paused(epoch)}
         return super().in_epoch(epoch).model_copy(update=kept)
 
     def left_for(self, first: Self) -> Self:
@@ -147,19 +150,32 @@ class OpenedSums(FollowerStore[OpeningState]):
         """Record permanently, before the key is used, which sum is about to be opened.
 
         Args:
-            tagged: count it as a sum with wrong tags until `uncount_sum`, so that a crash in
-                between does not allow another try.
+            tagged: count it as a sum with wrong tags until `settle`, so that a crash in between
+                does not allow another try.
         """
-        if self.state.revealed_as(round_id) is not None:
-            self.change(refused_sums=self.state.refused_sums + tagged)
-            return
-        entry = RevealedRound(
+        known = self.state.revealed_as(round_id)
+        entry = known or RevealedRound(
             round=round_id, manifest_digest=manifest_digest, sum_digest=sum_digest
         )
-        self.change(
-            revealed=(*self.state.revealed, entry),
-            refused_sums=self.state.refused_sums + tagged,
-        )
+        charged = tagged and not entry.provisional
+        entry = entry.model_copy(update={"provisional": tagged or entry.provisional})
+        others = tuple(one for one in self.state.revealed if one.round != round_id)
+        self.change(revealed=(*others, entry), refused_sums=self.state.refused_sums + charged)
+
+    def settle(self, round_id: RoundId, *, refused: bool = False, counts: bool = False) -> None:
+        """Record permanently how a sum was found, in place of its provisional count.
+
+        Args:
+            refused: whether it stays refused.
+            counts: whether it is one of the epoch's refused sums.
+        """
+        known = self.state.revealed_as(round_id)
+        provisional = known is not None and known.provisional
+        if refused or provisional:
+            self.change(
+                refused_sums=self.state.refused_sums + counts - provisional,
+                revealed=self._revealed_with(round_id, refused=refused, provisional=False),
+            )
 
     def record_cell(
         self, round_id: RoundId, cell: int, sum_digest: bytes, *, core: bool = False
@@ -207,13 +223,6 @@ class OpenedSums(FollowerStore[OpeningState]):
         found = {**new, **known}
         self.change(paused=tuple(found[cell] for cell in sorted(found)))
 
-    def record_refused(self, round_id: RoundId, *, counted: bool = False) -> None:
-        """Record permanently that a round was refused, and count it if requested."""
-        self.change(
-            refused_sums=self.state.refused_sums + counted,
-            revealed=self._revealed_with(round_id, refused=True),
-        )
-
     def _revealed_with(self, round_id: RoundId, **changes: Any) -> tuple[RevealedRound, ...]:
         return tuple(
             entry.model_copy(update=changes) if entry.round == round_id else entry
@@ -235,10 +244,6 @@ class OpenedSums(FollowerStore[OpeningState]):
             model=self.keep_file("model", model),
         )
         self.change(head=statement, opened=opened)
-
-    def uncount_sum(self) -> None:
-        """Undo the count of `record_reveal`, because the tags were right."""
-        self.change(refused_sums=self.state.refused_sums - 1)
 
     def _move(
         self,

@@ -81,9 +81,9 @@ class Attribution:
         return before.intersection(self._by_cell(task))
 
     def is_useful(self, task: Reveal) -> bool:
-        """Return whether a round may be examined, and would still be a round without a cell.
+        """Return whether opening a round's cells one by one can save the round.
 
-        With one cell, or if all of them are needed, the key would be used for nothing.
+        It can't if there is only one cell, or if every cell is needed.
         """
         if self._membership.plan.privacy.mechanism != "none":
             return False

@@ -138,13 +138,12 @@ class SumOpening:
             self._check_same_sum(task, total)
         except (ProtocolError, RefusedError) as error:
             return _Refusal(error=error, public_reason=error.message)
-        fetched = self._is_fetched(task)
         # On disk before the key is used, so that a round has only one sum, even after a crash.
         self._store.record_reveal(
             task.round,
             manifest_digest(self._membership.run, task.round, task.contributions),
             Blob.of(total).digest,
-            tagged=fetched,
+            tagged=self._is_fetched(task),
         )
         try:
             if problem is not None:
@@ -158,8 +157,7 @@ class SumOpening:
             aggregate = self._counts.left_in(task.kind, found.aggregate, found.contributions)
         except RefusedError as error:
             return _Refusal(error=error, public_reason=error.message, is_final=True)
-        if fetched:
-            self._store.uncount_sum()
+        self._store.settle(task.round)
         return replace(found, aggregate=aggregate)
 
     def _check(self, task: Reveal) -> None:
@@ -167,13 +165,13 @@ class SumOpening:
         member = self._membership
         if task.epoch != member.epoch:
             raise RefusedError(
-                f"Round {task.round} is of epoch {task.epoch}, the key authority's epoch is "
-                f"{member.epoch}."
+                f"Round {task.round} is in key epoch {task.epoch}, but the key authority is in "
+                f"epoch {member.epoch}."
             )
         if task.base_round != self._model.version:
             raise RefusedError(
-                f"Round {task.round} starts from version {task.base_round}, the key authority has "
-                f"version {self._model.version}."
+                f"Round {task.round} starts from version {task.base_round}, but the key authority "
+                f"has version {self._model.version}."
             )
         terms = self._model.terms(task.round, task.kind)
         member.check_contributions(terms, task.contributions)
@@ -252,6 +250,8 @@ class SumOpening:
         names = member.tag_names(task.round, task.contributions) if member.is_tagged else None
         vector = self._model.vector(task.kind)
         aggregate = vector.member.reveal(total, len(task.contributions), names)
+        # The tags are right.
+        self._store.settle(task.round)
         self._counts.count(task, task.contributions)
         self._model.check_sum(task.kind, aggregate, task.contributions)
         return _Publishable(contributions=task.contributions, aggregate=aggregate)
@@ -365,12 +365,7 @@ class SumOpening:
         """Record a refusal permanently, tell the coordinator, and return the error."""
         error = refusal.error
         if refusal.is_final:
-            counted = self._is_fetched(task)
-            if counted and not refusal.counts_against_key:
-                self._store.uncount_sum()
-            self._store.record_refused(
-                task.round, counted=refusal.counts_against_key and not counted
-            )
+            self._store.settle(task.round, refused=True, counts=refusal.counts_against_key)
         refused = RevealRefused(error.message, remedy=error.remedy or _REMEDY)
         noted = error if isinstance(error, PartialCell | SumOutOfBounds) else refused
         self._context.refused("reveal_refused", task.round, noted)

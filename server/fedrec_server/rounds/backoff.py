@@ -47,7 +47,7 @@ def after_spoiling(state: State, round_: Round, clients: frozenset[ClientId]) ->
 
 
 def clients_to_ask(state: State, here: frozenset[ClientId], number: RoundId) -> frozenset[ClientId]:
-    """Return the clients to ask, out of those here, or all of them if too few would be left."""
+    """Return the present clients that aren't sitting out, or all of them if too few remain."""
     left_out = {unit for unit, one in state.silences.items() if number <= one.until}
     left = state.rules.summable(here.difference(*left_out))
     return left if state.rules.may_begin(left) else here

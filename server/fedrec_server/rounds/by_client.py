@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import chain
 from types import MappingProxyType
 from typing import Generic, Self, TypeVar
 
@@ -28,9 +29,13 @@ class ByClient(Mapping[ClientId, Value], Generic[Value]):
     __slots__ = ("_buckets", "_length")
 
     def __init__(self, found: Mapping[ClientId, Value] = MappingProxyType({})) -> None:
-        buckets: list[dict[ClientId, Value]] = [{} for _ in range(N_BUCKETS)]
+        empty: dict[ClientId, Value] = {}
+        buckets = [empty] * N_BUCKETS
         for client_id, value in found.items():
-            buckets[hash(client_id) % N_BUCKETS][client_id] = value
+            place = hash(client_id) % N_BUCKETS
+            if not buckets[place]:
+                buckets[place] = {}
+            buckets[place][client_id] = value
         self._buckets, self._length = tuple(buckets), len(found)
 
     def adding(self, client_id: ClientId, value: Value) -> Self:
@@ -49,7 +54,7 @@ class ByClient(Mapping[ClientId, Value], Generic[Value]):
         return client_id in self._buckets[hash(client_id) % N_BUCKETS]
 
     def __iter__(self) -> Iterator[ClientId]:
-        return (client_id for bucket in self._buckets for client_id in bucket)
+        return chain.from_iterable(filter(None, self._buckets))
 
     def __len__(self) -> int:
         return self._length

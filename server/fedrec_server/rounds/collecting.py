@@ -128,7 +128,7 @@ def _round_for(state: State, header: UploadHeader) -> Round:
         )
     if not state.covers(round_.kind, header.rows):
         raise ProtocolError(
-            f"The update covers {header.n_rows} item rows. They differ from the "
+            f"The update covers {header.n_rows} item rows, which aren't the "
             f"{state.rows_of(round_.kind).n_rows} rows of round {round_.number}.",
             remedy="This client's item counts differ from the published ones. Keep its state "
             "folder and tell the operator. An intact copy of the folder can continue.",

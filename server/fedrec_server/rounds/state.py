@@ -12,7 +12,7 @@ from fedrec.plan.protections import opening_seconds
 from fedrec.plan.schema import RoundSettings
 from fedrec.privacy.mechanism import Mechanism
 from fedrec.protection import PROTECTIONS, ProtectionPlan, Steps
-from fedrec.protection.round_protocol import ONE_STEP, SUMMING
+from fedrec.protection.round_protocol import SUMMING
 from fedrec.wire.chunks import Blob
 from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import (
@@ -132,20 +132,20 @@ class Rules:
     seed: int
     needs_reveal: bool
     rounds: RoundSettings
-    fewest_revealed: int = 1
-    most_summands: int | None = None
-    hides_updates: bool = False
-    steps: Steps = ONE_STEP
-    vector_seconds: float = 0.0
-    mechanism: Mechanism | None = None
-    charges_updates: bool = False
-    exact: bool = False
-    revealer: ClientId | None = None
-    n_items: int = 0
-    entries: ProtectionPlan | None = None
-    partition: Partition = field(default_factory=Partition)
-    fewest_clients: int = 0
-    fewest_cells: int = 1
+    fewest_revealed: int
+    most_summands: int | None
+    hides_updates: bool
+    steps: Steps
+    vector_seconds: float
+    mechanism: Mechanism | None
+    charges_updates: bool
+    exact: bool
+    revealer: ClientId | None
+    n_items: int
+    entries: ProtectionPlan | None
+    partition: Partition
+    fewest_clients: int
+    fewest_cells: int
 
     def summable(self, clients: Collection[ClientId]) -> frozenset[ClientId]:
         """Return the clients whose updates may be summed. See `whole_cells`."""

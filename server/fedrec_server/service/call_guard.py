@@ -280,7 +280,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is un
         most = STREAM_SECONDS if streams else CALL_SECONDS
         left = context.time_remaining()
         if left is None or left > most:
-            raise ProtocolError(f"Every call needs a deadline, here of at most {most:.0f} seconds.")
+            raise ProtocolError(f"This call needs a deadline of at most {most:.0f} seconds.")
         return caller
 
 

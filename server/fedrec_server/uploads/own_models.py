@@ -104,8 +104,8 @@ class OwnModels:
         if round_id > run.state.published or not run.store.spool.has(name):
             raise RoundError(
                 f"There is no model of round {round_id} for this client.",
-                remedy="If the round counted it, restore models/ of coordinator.state from a "
-                "backup, and start the coordinator again.",
+                remedy="If the round counted this client's update, restore models/ of "
+                "coordinator.state from a backup, and start the coordinator again.",
             )
         return run.store.spool.open_described(name)
 

@@ -56,9 +56,9 @@ def test_with_one_cell_the_word_is_not_shown(world, call_cells):
     *core, guest, late = people(5)
     world.join(*core, guests=(guest,))
     world.join(late)
-    code, told = call_cells("list")
-    assert code == 0 and "cell" not in told
-    lines = {line.split()[2]: line for line in told.splitlines() if line.startswith("member")}
+    code, output = call_cells("list")
+    assert code == 0 and "cell" not in output
+    lines = {line.split()[2]: line for line in output.splitlines() if line.startswith("member")}
     assert "guest" in lines["client-3"] and "guest" not in lines["client-0"]
     assert "waits for other newcomers" in lines["client-4"]
     assert listed(call_cells)["client-3"] == (1, "guest")
@@ -69,16 +69,17 @@ def test_a_newcomer_that_waits_is_named_when_it_is_added(world, capsys):
     *core, first, second, third = people(6)
     world.join(*core)
     assert world.roster.unplaced == ()
-    told = []
+    notes = []
     for late in (first, second):
         world.join(late)
         made = world.folder.newest
         assert made is not None
         found = changed(world.folder.path, "added it", made, world.folder.membership)
-        told.append(str(list(found.text)[-1]))
+        notes.append(str(list(found.text)[-1]))
     others = "newcomers are summed with at least 2 others that joined since the last cell was made"
-    assert told[0] == f"In no sum yet: {first.public.label}, because {others}: 2 more have to join."
-    assert told[1].endswith(": 1 more has to join.") and second.public.label in told[1]
+    expected = f"In no sum yet: {first.public.label}, because {others}: 2 more have to join."
+    assert notes[0] == expected
+    assert notes[1].endswith(": 1 more has to join.") and second.public.label in notes[1]
     assert world.roster.why_unplaced(joining=1) == "", "the third one makes a cell with them"
     world.join(third)
     assert world.roster.unplaced == ()
@@ -88,10 +89,10 @@ def test_with_two_cells_every_members_is_listed(world, call_cells):
     all_members = people(7)
     world.join(*all_members[:6], guests=all_members[6:])
     cells = world.partition.cells
-    told = call_cells("list")[1]
+    output = call_cells("list")[1]
     for cell in cells:
         for client_id in cell.members:
-            (line,) = (line for line in told.splitlines() if client_id in line)
+            (line,) = (line for line in output.splitlines() if client_id in line)
             assert f"cell {cell.id}" in line
     labels = {who.client_id: who.public.label for who in all_members}
     found = listed(call_cells)
@@ -119,8 +120,8 @@ def test_a_paused_cell_is_resumed_in_the_next_epoch(world, call_cells):
     rotate(world.folder)
     before = world.roster
     assert [cell.state for cell in before.partition.cells] == ["active", "paused"]
-    code, told = call_cells("resume", 2)
-    assert code == 0 and "resumed cell 2" in told
+    code, output = call_cells("resume", 2)
+    assert code == 0 and "resumed cell 2" in output
     check_cells(before, world.roster)
     assert [cell.state for cell in world.partition.cells] == ["active", "active"]
 
@@ -149,9 +150,9 @@ def test_a_restored_authority_knows_which_cells_are_paused(world, tmp_path, monk
 def test_a_cell_that_is_not_paused_is_told(world, call_cells, cell, note):
     world.join(*people(6))
     before = world.roster
-    code, told = call_cells("resume", cell)
+    code, output = call_cells("resume", cell)
     assert code == KeysError.exit_code and world.roster == before
-    words = " ".join(told.split())
+    words = " ".join(output.split())
     assert f"Cell {cell} is not paused: {note}" in words and "Paused cells: none" in words
 
 
@@ -163,16 +164,16 @@ def test_sizes_for_the_present_members_or_for_more(world, call_cells):
     found = json.loads(call_cells(*given, "--json")[1])
     assert [one["size"] for one in found["sizes"]] == [3, 10, 13]
     assert found["sizes"][1]["counted"]["10 %"] == pytest.approx(0.9**10)
-    told = call_cells(*given)[1]
-    assert "2^-40" in told and "13" in told and "0.25" in told
+    output = call_cells(*given)[1]
+    assert "2^-40" in output and "13" in output and "0.25" in output
     for wrong in ("2", "-.1", "x", "1/0"):
-        code, told = call_cells("cells", "--clients", 100, "--corrupt-share", wrong)
-        assert code == 2 and "--corrupt-share" in told
-    code, told = call_cells("cells", "--clients", 2)
-    assert code == 2 and "--clients" in told
+        code, output = call_cells("cells", "--clients", 100, "--corrupt-share", wrong)
+        assert code == 2 and "--corrupt-share" in output
+    code, output = call_cells("cells", "--clients", 2)
+    assert code == 2 and "--clients" in output
 
 
-def told(capsys):
+def output_of(capsys):
     return " ".join(capsys.readouterr().out.split())
 
 
@@ -188,12 +189,12 @@ def guests(here, data, names, go_on, *, least=3):
 @pytest.mark.slow
 def test_before_the_start_people_hear_whom_rounds_wait_for(here, data, capsys):
     assert trial(data) == 0
-    three = told(capsys)
+    three = output_of(capsys)
     assert "Every round needs all 3 clients." in three
     assert "3 is the minimum, so no client may be missing" in three
     assert "begin a new federation: run `fedrec provision` again" in three
     guests(here, data, "a,b,c,d", "")
-    four = told(capsys)
+    four = output_of(capsys)
     assert "Every round needs all 4 clients." in four
     assert "as long as 3 are left. Clients in parties.go_on" in four
     assert not any("cell" in words.partition("All clients are")[0] for words in (three, four))
@@ -236,7 +237,7 @@ def test_before_the_start_people_hear_that_the_plan_wants_all_for_good(here, dat
     assert (
         "rounds.minimum_clients is 5: if a client is lost for good, the others cannot continue. "
         "To allow that, lower it to 3 or more before the start"
-    ) in told(capsys)
+    ) in output_of(capsys)
 
 
 @pytest.mark.slow
@@ -244,7 +245,7 @@ def test_who_may_be_missing_is_in_its_kit(here, data, capsys):
     guests(here, data, "a,b,c,d", '"d"')
     capsys.readouterr()
     assert call("federation.toml") == 0
-    note = told(capsys)
+    note = output_of(capsys)
     assert "d may be missing. Every round needs the 3 others." in note
     away = {
         name: load_settings(here / "kits" / "clients" / name / "client.toml").client.when_away
@@ -257,7 +258,7 @@ def test_who_may_be_missing_is_in_its_kit(here, data, capsys):
 def test_many_clients_hear_of_cells(here, data, capsys):
     given = ("--data", data, "--address", "127.0.0.1:7447", "--clients")
     assert call(*given, "9") == 0
-    three_cells = told(capsys)
+    three_cells = output_of(capsys)
     assert "whole cells of 3 to 5 clients" in three_cells
     assert "the others continue" in three_cells and "could read" not in three_cells
 
@@ -266,7 +267,7 @@ def test_many_clients_hear_of_cells(here, data, capsys):
 def test_as_many_cells_as_may_be_corrupt_and_one_wait_for_all(here, data, capsys):
     given = ("--data", data, "--clients", "7", "--address", "127.0.0.1:7447")
     assert call(*given) == 0
-    assert "needs 2 of 2 whole cells of clients" in (note := told(capsys))
+    assert "needs 2 of 2 whole cells of clients" in (note := output_of(capsys))
     assert "(federation.corrupt_cells)" in note
 
 

@@ -406,7 +406,7 @@ def test_an_update_without_a_nonce_among_tagged_ones(tmp_path, key):
     payload = round_.contributions[world.puppets[0].client_id][1]
     world.put(round_, world.puppets[0], payload, nonce=b"")
     world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "a nonce of 0 bytes")
+    refused(world, key, "a nonce of 0 bytes, expected 16")
 
 
 def test_one_list_has_one_sum(tmp_path, key):

@@ -23,6 +23,7 @@ from world.fake_authority import (
 )
 from world.fake_link import Killed, put_watch
 
+from fedrec.errors import RoundError
 from fedrec.identity.authority import ROSTERS_FOLDER
 from fedrec.identity.document import write_public
 from fedrec.ids import RoundId
@@ -315,6 +316,27 @@ def test_above_the_limit_a_forged_sum_blames_no_cell(tmp_path, key):
     assert world.link.reveals == []
     assert [(text.refused, text.paused) for text in world.link.declined] == [(_NOT_THEIRS, ())]
     assert state_of(world).refused_sums == 1
+
+
+@pytest.mark.parametrize(("attack", "cost"), [(inflated_row, 0), (None, 1)])
+def test_a_round_that_is_abandoned_meanwhile_costs_one_wrong_sum_at_most(
+    tmp_path, attack, cost, monkeypatch
+):
+    """Asking again costs nothing more, and right tags nothing at all."""
+    world = AuthorityWorld(tmp_path, n_puppets=6, **TAGGED)
+    if attack is not None:
+        spoilt(world, attack, monkeypatch, 5)
+    round_ = world.honest_round()
+    if attack is None:
+        world.link.round_sum = lambda *_: added(world, round_, 0, 0, 1, 2, 3, 4)  # type: ignore[method-assign]
+
+    def gone(*_):
+        raise RoundError("The round has no contribution from that client.")
+
+    monkeypatch.setattr(world.link, "contribution", gone)
+    world.run_revealer(*[lambda: world.reveal(round_)] * 3)
+    assert world.link.reveals == world.link.declined == []
+    assert state_of(world).refused_sums == cost
 
 
 @pytest.mark.parametrize("opened", [0, 1, 2])

@@ -126,8 +126,8 @@ def test_a_header_that_was_made_to_fit(world, key, changes):
     round_ = world.honest_round()
     member = world.puppets[0]
     header, payload = round_.contributions[member.client_id]
-    told_otherwise = world.sign(member, 1, payload, **changes)
-    made_to_fit = replace(header, signature=told_otherwise.signature)
+    signed_otherwise = world.sign(member, 1, payload, **changes)
+    made_to_fit = replace(header, signature=signed_otherwise.signature)
     round_.contributions[member.client_id] = (made_to_fit, payload)
     world.run_revealer(lambda: world.reveal(round_))
     refused(world, key, "does not verify")

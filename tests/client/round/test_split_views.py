@@ -42,7 +42,7 @@ from fedrec_client.state.private_store import PrivateStore
 LIE = 1
 
 
-def told(world):
+def audited(world):
     """Return the audit log's events and codes, once the people at the terminal heard of each."""
     path = world.state / AUDIT_FILE
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -83,7 +83,7 @@ def test_signatures_over_another_set(tmp_path):
     lying(world, "answer", of_another_set)
     world.then(LIE, "count")
     assert world.app().run().version == 0
-    assert told(world) == [("split_view", "split_view")]
+    assert audited(world) == [("split_view", "split_view")]
     assert "answer" not in world.played[LIE].sent, "what would open the sum stays here"
 
 
@@ -92,7 +92,7 @@ def test_shares_for_another_list_of_keys(tmp_path):
     lying(world, "vector", of_another_list)
     world.then(LIE, "count")
     assert world.app().run().version == 0
-    assert told(world) == [("split_view", "split_view")]
+    assert audited(world) == [("split_view", "split_view")]
     assert list(world.played[LIE].sent) == ["keys", "shares"], "no vector left the client"
 
 
@@ -117,7 +117,7 @@ def test_a_coordinator_that_holds_another_set_or_list(tmp_path, step, refusal):
     world.link.submit_masks, world.link.submit_update = masks, update  # type: ignore[method-assign]
     world.then(LIE, "count")
     assert world.app().run().version == 0
-    assert told(world) == [("split_view", "split_view")]
+    assert audited(world) == [("split_view", "split_view")]
 
 
 def test_a_round_that_others_agreed_on_otherwise(tmp_path):
@@ -144,7 +144,7 @@ def test_a_round_that_others_agreed_on_otherwise(tmp_path):
     world.then(LIE, "count")
     with pytest.raises(SplitView, match="different list of keys"):
         world.app().run()
-    assert told(world) == [("split_view", "split_view")]
+    assert audited(world) == [("split_view", "split_view")]
 
 
 def test_no_client_is_named_where_all_is_well(tmp_path):
@@ -152,7 +152,7 @@ def test_no_client_is_named_where_all_is_well(tmp_path):
     for number, kind in enumerate(("count", "train", "evaluate"), 1):
         world.then(number, kind)
     assert world.app().run().version == 3
-    assert told(world) == []
+    assert audited(world) == []
 
 
 PROTECTIONS = ["bfv", "paillier", "ckks"]
@@ -172,7 +172,7 @@ def key(monkeypatch):
     return put_watch(monkeypatch)
 
 
-def told_cells(log):
+def cells_in(log):
     lines = [json.loads(line) for line in log.splitlines()]
     return [(line["event"], line["code"], line["round"]) for line in lines]
 
@@ -196,7 +196,7 @@ def test_difference_of_one_client(tmp_path, key, kind, protection):
     world.contribute(second, *world.puppets[1:])
     world.run_revealer(lambda: world.reveal(second))
     refused(world, key)
-    assert told_cells(world.refusals()) == [("reveal_refused", "partial_cell", 2)]
+    assert cells_in(world.refusals()) == [("reveal_refused", "partial_cell", 2)]
 
 
 @pytest.mark.slow
@@ -246,7 +246,7 @@ def test_no_client_applies_a_round_over_half_a_cell(tmp_path):
     with pytest.raises(PartialCell):
         follow(world)
     assert version(world) == 0
-    assert told_cells(world.audit()) == [("published_partial_cell", "partial_cell", 1)]
+    assert cells_in(world.audit()) == [("published_partial_cell", "partial_cell", 1)]
 
 
 @pytest.mark.slow

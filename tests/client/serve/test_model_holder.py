@@ -22,7 +22,7 @@ from fedrec_client.serve.users_apart import read_users_apart
 from fedrec_client.state.private_store import PrivateStore
 
 
-class Told:
+class WatchedHolder:
     """A holder of a silo, what it said, and how often it read the users."""
 
     def __init__(self, silo):
@@ -46,98 +46,98 @@ class Told:
 
 
 @pytest.fixture
-def told(silo):
-    return Told(silo)
+def watched(silo):
+    return WatchedHolder(silo)
 
 
 @pytest.mark.slow
-def test_it_becomes_ready_by_itself(silo, told):
-    told.holder.look()
-    assert told.version is None
-    assert told.sentences[0].startswith("not ready: ")
+def test_it_becomes_ready_by_itself(silo, watched):
+    watched.holder.look()
+    assert watched.version is None
+    assert watched.sentences[0].startswith("not ready: ")
     silo.publish(3)
-    told.holder.look()
-    assert told.version == 3
-    assert told.holder.problem is None
-    assert told.sentences[1:] == ["version 3 is served"]
+    watched.holder.look()
+    assert watched.version == 3
+    assert watched.holder.problem is None
+    assert watched.sentences[1:] == ["version 3 is served"]
 
 
 @pytest.mark.slow
-def test_a_new_version_is_taken_and_users_are_not_read_again(silo, told):
+def test_a_new_version_is_taken_and_users_are_not_read_again(silo, watched):
     silo.publish(3)
-    told.holder.look()
-    before = told.holder.current
-    told.holder.look()
-    assert told.holder.current is before
+    watched.holder.look()
+    before = watched.holder.current
+    watched.holder.look()
+    assert watched.holder.current is before
     silo.publish(4)
-    told.holder.look()
-    assert told.version == 4
-    assert told.readings == 1
+    watched.holder.look()
+    assert watched.version == 4
+    assert watched.readings == 1
     ids, _ = own_recommender(silo.settings).recommend(silo.user, 5)
     question = {"user": silo.user, "n": 5}
-    assert ask(told.application, "/v1/recommend", query=question).ids == ids.tolist()
+    assert ask(watched.application, "/v1/recommend", query=question).ids == ids.tolist()
 
 
 @pytest.mark.slow
-def test_what_a_client_notes_besides_replaces_nothing(silo, told):
+def test_what_a_client_notes_besides_replaces_nothing(silo, watched):
     silo.publish(3)
-    told.holder.look()
-    before = told.holder.current
+    watched.holder.look()
+    before = watched.holder.current
     with PrivateStore(silo.state) as store:
         store.roll_back()
         store.keep_counted(b"{}")
-        told.holder.look()
+        watched.holder.look()
         # Beside the client that has the folder's lock.
-        assert ask(told.application, "/v1/recommend", query={"user": silo.user}).status == 200
-    assert told.holder.current is before
+        assert ask(watched.application, "/v1/recommend", query={"user": silo.user}).status == 200
+    assert watched.holder.current is before
 
 
 @pytest.mark.slow
-def test_serving_changes_nothing_in_the_folder(silo, told):
+def test_serving_changes_nothing_in_the_folder(silo, watched):
     silo.publish(3)
     before = silo.files()
-    told.holder.look()
-    ask(told.application, "/v1/recommend", query={"user": silo.user})
-    ask(told.application, "/v1/recommend", body={"user": silo.user, "recent": ["i01"]})
+    watched.holder.look()
+    ask(watched.application, "/v1/recommend", query={"user": silo.user})
+    ask(watched.application, "/v1/recommend", body={"user": silo.user, "recent": ["i01"]})
     assert silo.files() == before
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["shared", "private"])
-def test_half_a_file_leaves_the_version_before_in_service(silo, told, kind):
+def test_half_a_file_leaves_the_version_before_in_service(silo, watched, kind):
     silo.publish(3)
-    told.holder.look()
+    watched.holder.look()
     silo.publish(4)
     (file,) = silo.state.glob(f"{kind}-*.bin")
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
-    told.holder.look()
-    assert told.version == 3
-    assert isinstance(told.holder.problem, StorageError)
-    assert told.sentences[-1].startswith("version 3 stays in service: ")
-    health = ask(told.application, "/health")
+    watched.holder.look()
+    assert watched.version == 3
+    assert isinstance(watched.holder.problem, StorageError)
+    assert watched.sentences[-1].startswith("version 3 stays in service: ")
+    health = ask(watched.application, "/health")
     assert (health.status, health.json["version"]) == (200, 3)
     assert "is damaged" in health.json["problem"]["message"]
-    assert ask(told.application, "/v1/recommend", query={"user": silo.user}).json["version"] == 3
+    assert ask(watched.application, "/v1/recommend", query={"user": silo.user}).json["version"] == 3
     # Nothing tells when the file is whole again: it is looked at again and again.
     file.write_bytes(whole)
     for _ in range(3):
-        told.holder.look()
-    assert told.version == 4
-    assert told.holder.problem is None
-    assert len(told.sentences) == 3
+        watched.holder.look()
+    assert watched.version == 4
+    assert watched.holder.problem is None
+    assert len(watched.sentences) == 3
 
 
 @pytest.mark.slow
-def test_another_release_s_folder_is_not_read(silo, told):
+def test_another_release_s_folder_is_not_read(silo, watched):
     silo.publish(3)
-    told.holder.look()
+    watched.holder.look()
     with closing(sqlite3.connect(silo.state / STATE_FILE)) as rows:
         rows.execute("PRAGMA user_version = 999")
-    told.holder.look()
-    assert isinstance(told.holder.problem, VersionMismatch)
-    assert told.version == 3
-    fresh = Told(silo)
+    watched.holder.look()
+    assert isinstance(watched.holder.problem, VersionMismatch)
+    assert watched.version == 3
+    fresh = WatchedHolder(silo)
     fresh.holder.look()
     answer = ask(fresh.application, "/v1/recommend", query={"user": silo.user})
     assert answer.code == "not_ready"
@@ -145,57 +145,57 @@ def test_another_release_s_folder_is_not_read(silo, told):
 
 
 @pytest.mark.slow
-def test_other_users_in_the_data(silo, told):
+def test_other_users_in_the_data(silo, watched):
     silo.publish(3)
-    told.holder.look()
+    watched.holder.look()
     silo.write_data([*silo.rows, ("somebody else", silo.rows[0][1])])
-    told.holder.look()
-    assert told.version == 3
-    assert "other users" in str(told.holder.problem)
-    told.holder.look()
-    assert told.readings == 2, "what cannot be used is not read at every look"
+    watched.holder.look()
+    assert watched.version == 3
+    assert "other users" in str(watched.holder.problem)
+    watched.holder.look()
+    assert watched.readings == 2, "what cannot be used is not read at every look"
     silo.write_data([*silo.rows[:-1], (silo.user, "i59")])
-    told.holder.look()
-    assert told.holder.problem is None
+    watched.holder.look()
+    assert watched.holder.problem is None
 
 
 @pytest.mark.slow
-def test_a_failing_folder_is_tried_ever_less_often(silo, told):
+def test_a_failing_folder_is_tried_ever_less_often(silo, watched):
     silo.publish(3)
     (silo.folder / "data.csv").write_text("nothing of use\n")
     for _ in range(400):
-        told.holder.look()
+        watched.holder.look()
     # After 2, 4, 8 ... 64 looks, and then every 64th.
-    assert 8 <= told.readings <= 14
-    assert len(told.sentences) == 1
+    assert 8 <= watched.readings <= 14
+    assert len(watched.sentences) == 1
 
 
 @pytest.mark.slow
-def test_a_file_that_went_away_is_looked_for_at_once(silo, told, monkeypatch):
+def test_a_file_that_went_away_is_looked_for_at_once(silo, watched, monkeypatch):
     silo.publish(3)
-    told.holder.look()
-    current = told.holder.current
+    watched.holder.look()
+    current = watched.holder.current
     assert current is not None
 
     def gone(*_, **__):
         raise StorageError("block-1.bin cannot be read.")
 
     async def follow_a_question():
-        following = asyncio.ensure_future(told.holder.follow(3600.0))
+        following = asyncio.ensure_future(watched.holder.follow(3600.0))
         await asyncio.sleep(0)
         with monkeypatch.context() as patched:
             patched.setattr(type(current.recommender), "recommend", gone)
             answer = await asyncio.to_thread(
-                ask, told.application, "/v1/recommend", query={"user": silo.user}
+                ask, watched.application, "/v1/recommend", query={"user": silo.user}
             )
             assert (answer.status, answer.code) == (503, "not_ready")
-        told.holder.look_soon()
-        while told.holder.current is current:
+        watched.holder.look_soon()
+        while watched.holder.current is current:
             await asyncio.sleep(0.01)
         following.cancel()
 
     asyncio.run(asyncio.wait_for(follow_a_question(), 60))
-    assert told.version == 3
+    assert watched.version == 3
 
 
 @pytest.mark.slow
@@ -282,10 +282,10 @@ def test_a_model_that_is_noise_alone_is_neither_served_nor_exported(tmp_path):
     silo.party = Party.of(silo.plan, silo.users)
     silo.shared[3], silo.private[3] = silo.party.shared, silo.party.private
     silo.publish(3)
-    told = Told(silo)
-    told.holder.look()
-    assert isinstance(told.holder.problem, NoInformation)
-    answer = ask(told.application, "/v1/recommend", query={"user": silo.user})
+    watched = WatchedHolder(silo)
+    watched.holder.look()
+    assert isinstance(watched.holder.problem, NoInformation)
+    answer = ask(watched.application, "/v1/recommend", query={"user": silo.user})
     assert answer.status == 503 and "privacy.epsilon = 1." in answer.json["error"]["message"]
     with pytest.raises(NoInformation):
         export_model(silo.settings, tmp_path / "run")

@@ -111,7 +111,7 @@ def test_an_older_copy_of_the_database_alone_is_refused(store, journal):
         with pytest.raises(StateWentBack, match="is an older copy") as refused:
             PrivateStore(store.folder)
         assert str(store.folder) in refused.value.message
-        assert "the whole newest folder" in refused.value.remedy
+        assert "the newest copy of the whole folder" in refused.value.remedy
         assert "keys replace" in refused.value.remedy
         assert contents(store.folder) == before
     path.with_name(f"{STATE_FILE}-journal").unlink(missing_ok=True)

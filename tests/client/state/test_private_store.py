@@ -241,7 +241,7 @@ def test_a_record_that_is_not_what_was_written_is_damage(store, name):
     store.close()
     with closing(sqlite3.connect(store.folder / STATE_FILE)) as rows, rows:
         rows.execute("UPDATE run SET value = ? WHERE name = ?", (b"null", name))
-    with pytest.raises(StorageError, match=f"damaged: its '{name}'"):
+    with pytest.raises(StorageError, match=f"damaged: the record '{name}'"):
         PrivateStore(store.folder)
 
 
@@ -465,7 +465,7 @@ def test_the_backup_before_a_conversion_is_refused_when_it_is_started(store, nam
     PrivateStore(store.folder).close()
     (store.folder / STATE_FILE).unlink()
     (store.folder / BACKUP_FILE).rename(store.folder / name)
-    with pytest.raises(StorageError, match="is a backup that an upgrade made"):
+    with pytest.raises(StorageError, match="is a backup from before an upgrade"):
         PrivateStore(store.folder)
     assert (store.folder / state.spent.name).exists()
 

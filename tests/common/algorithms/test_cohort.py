@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +10,8 @@ import torch
 from world.plans import users_of
 
 from fedrec.algorithms import cohort
-from fedrec.algorithms.cohort import Cohort, item_counts
+from fedrec.algorithms.cohort import Cohort
+from fedrec.data import splits
 from fedrec.data.splits import UserSplit
 
 
@@ -20,13 +20,15 @@ from fedrec.data.splits import UserSplit
 def test_parts_of_users_make_the_tables_of_all_at_once(paper, mapped, monkeypatch, tmp_path):
     users = users_of(40, 60, clusters=4, each=9, seed=1, thin=0.25)
     counts = np.bincount(users.train_items, minlength=60).tolist()
+    monkeypatch.setattr(splits, "MOST_FILE_USERS", 9)
     if mapped:
-        users.train_items.astype(np.int32).tofile(tmp_path / "items")
-        items = np.memmap(tmp_path / "items", dtype=np.int32, mode="r")
-        users = replace(users, train_items=items)
-    monkeypatch.setattr(cohort, "_ITEMS_AT_ONCE", 7)
-    assert item_counts(users, 60).tolist() == counts
+        users = users.in_files(tmp_path)
+    monkeypatch.setattr(splits, "_ITEMS_AT_ONCE", 7)
+    assert users.item_counts(60).tolist() == counts
     active = np.arange(0, 60, 2)
+    assert users.counts_among(np.isin(np.arange(60), active)).tolist() == [
+        np.isin(users.train_of(user), active).sum() for user in range(len(users))
+    ]
     monkeypatch.setattr(cohort, "_USERS_AT_ONCE", 7)
     tables = Cohort(
         users,

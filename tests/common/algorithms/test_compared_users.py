@@ -207,6 +207,22 @@ def test_clusters_get_their_means():
     assert not shared
 
 
+@pytest.mark.parametrize("name", ["cofedrec", "perfedrec"])
+def test_an_empty_cluster_changes_no_table(name, monkeypatch):
+    """Numbers 0 and 2 of three clusters in place of 0 and 1 of two."""
+    tables, found = np.random.default_rng(6).normal(size=(6, 6, 2)), []
+    for gap in (1, 2):
+        labels = np.array([0, gap, 0, 0, gap, gap])
+        monkeypatch.setattr(
+            f"fedrec.algorithms.{name}.clusters_of", lambda *_, labels=labels, **__: labels
+        )
+        found.append(personalised(name, tables, clusters=3)[0])
+    assert found[0].keys() == found[1].keys()
+    for parameter, values in found[0].items():
+        assert np.array_equal(values, found[1][parameter])
+        assert not np.array_equal(values, tables)
+
+
 def test_k_means_finds_what_is_apart_and_gives_the_same_again():
     rng = np.random.default_rng(3)
     rows = np.concatenate([rng.normal(size=(20, 3)) + 10 * k for k in range(4)])

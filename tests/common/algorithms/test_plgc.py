@@ -51,7 +51,7 @@ def test_the_mixture_of_the_specification():
     }
     assert [float(value) for value in squares.values()] == [4.0, 3.0]
     shares = algorithm.per_epoch(squares.__getitem__)
-    assert float(shares["share_of_own_item_embedding"]) == pytest.approx(0.571429, abs=1e-6)
+    assert float(shares["lambda_own_item_embedding"]) == pytest.approx(0.571429, abs=1e-6)
     v = Values({"own_item_embedding": C, "item_embedding": G, **shares})
     mixed = algorithm.seen(v).item_embedding[0]
     assert mixed[0].tolist() == pytest.approx([1.0, 0.428571], abs=1e-6)
@@ -128,7 +128,7 @@ def test_a_row_counts_once_for_the_regulariser_however_many_samples_it_has():
     own = torch.tensor([[[2.0], [1.0]]], dtype=torch.float64).requires_grad_()
     version = torch.ones((1, 2, 1), dtype=torch.float64)
     tensors = {"own_item_embedding": own, "item_embedding": version}
-    v = algorithm.seen(Values(tensors | {"share_of_own_item_embedding": version[:, 0, 0]}))
+    v = algorithm.seen(Values(tensors | {"lambda_own_item_embedding": version[:, 0, 0]}))
     batch = Batch(label=torch.ones((1, 2)), weight=torch.tensor([[0.25, 0.75]]))
     joint = algorithm.joint(v, batch)
     # H = 3 / sqrt(10): .5 (1 - H)^2.

@@ -40,24 +40,26 @@ def test_an_algorithm_that_works_under_no_protection_is_not_told_to_take_one():
             {"algorithm": {"name": name}, "protection": {"name": "none"},
              "update": {"structure": "dense"}}
         )  # fmt: skip
-        told = " ".join(warnings_for(plan))
-        assert ('Use "bfv"' in told) is advised
-        assert ("use it for experiments only" in told) is not advised
+        warnings = " ".join(warnings_for(plan))
+        assert ('Use "bfv"' in warnings) is advised
+        assert ("use it for experiments only" in warnings) is not advised
 
 
 def test_what_indices_in_the_clear_would_leak_is_said():
     topk = plan_of(update={"structure": "topk"})
-    told = [warning for warning in warnings_for(topk) if "fedrec audit --only indices" in warning]
-    assert len(told) == 1
-    assert "the index of every kept value" in told[0]
-    assert "fedrec sends no index" in told[0]
+    warnings = [
+        warning for warning in warnings_for(topk) if "fedrec audit --only indices" in warning
+    ]
+    assert len(warnings) == 1
+    assert "the index of every kept value" in warnings[0]
+    assert "fedrec sends no index" in warnings[0]
     assert not any("index" in warning for warning in warnings_for(Plan()))
 
 
 def test_a_catalogue_with_too_many_pairs_is_warned_of_before_the_count(fedrec, ease_file):
     warned = fedrec("check", ease_file, "--items", 10_000, "--json").json["warnings"]
-    told = "10000 items: if enough users hold all of them, every client needs about 2.2 GiB"
-    assert any(told in text for text in warned)
+    warning = "10000 items: if enough users hold all of them, every client needs about 2.2 GiB"
+    assert any(warning in text for text in warned)
     assert not any("is refused after the count" in text for text in warned)
     # 14,080 rows have 99,116,160 pairs; in four rounds those are 24,779,040 each.
     (many,) = [
@@ -125,19 +127,19 @@ def test_masks_say_who_must_stay_and_what_the_steps_cost(fedrec, settings_file):
 def test_masks_say_what_keeps_four_bytes_a_value():
     """By hand: a word holds sums of size 2^31 - 1, and a user sends 2^20 at most by default."""
 
-    def told(**sections: dict[str, object]) -> str:
+    def warning_of(**sections: dict[str, object]) -> str:
         plan = plan_of(protection={"name": "masks"}, **sections)
         return " ".join(line for line in warnings_for(plan) if "eight bytes" in line)
 
-    default = told()
+    default = warning_of()
     assert "Sums of 16384 users" in default and "update.fraction_bits = 20" in default
     # 16,384 is 2^14, and 2^14 x 2^17 would be 2^31.
     assert "update.fraction_bits = 16 or federation.maximum_users = 2047 would keep four" in default
-    assert told(federation={"maximum_users": 2047}) == ""
-    border = told(federation={"maximum_users": 2048})
+    assert warning_of(federation={"maximum_users": 2047}) == ""
+    border = warning_of(federation={"maximum_users": 2048})
     assert "update.fraction_bits = 19 or federation.maximum_users = 2047 would" in border
-    assert told(update={"fraction_bits": 16}) == ""
-    many = told(federation={"maximum_users": 2**28})
+    assert warning_of(update={"fraction_bits": 16}) == ""
+    many = warning_of(federation={"maximum_users": 2**28})
     assert "federation.maximum_users = 2047 would keep four" in many
     assert "or federation" not in many, "2^28 x 2^4 is 2^32: no grid is coarse enough"
 
@@ -180,6 +182,6 @@ class Free:
 
 def test_more_directions_than_items_are_warned_of():
     plan = plan_of(algorithm={"name": "sketch", "dim": 64}, update={"structure": "dense"})
-    (told,) = (text for text in warnings_for(plan, n_items=900, n_held=50) if "`ease`" in text)
-    assert "sends 1275 numbers, and sketch 2 times 3200" in told
+    (warning,) = (text for text in warnings_for(plan, n_items=900, n_held=50) if "`ease`" in text)
+    assert "sends 1275 numbers, and sketch 2 times 3200" in warning
     assert not any("`ease`" in text for text in warnings_for(plan, n_items=900, n_held=64))

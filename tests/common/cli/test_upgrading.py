@@ -54,7 +54,7 @@ def keys(folder, version):
     (folder / "membership.json").write_text(json.dumps(content))
 
 
-def told(outcome, tmp_path):
+def outcomes(outcome, tmp_path):
     return {
         one["path"].removeprefix(f"{tmp_path}/"): (one["outcome"], one["format"], one["own"])
         for one in outcome.json["found"]
@@ -86,7 +86,7 @@ def test_every_kind_of_folder_is_told_and_none_is_changed(fedrec, tmp_path):
     before = contents(tmp_path)
     outcome = fedrec("check", "--upgrade", tmp_path, "--json")
     assert outcome.code == 0 and outcome.json["release"] == __version__
-    assert told(outcome, tmp_path) == {
+    assert outcomes(outcome, tmp_path) == {
         "a": ("reads", 11, FOLLOWER.own),
         "b": ("converts", 10, FOLLOWER.own),
         "client.toml": ("reads", None, None),

@@ -66,7 +66,9 @@ def everything(learner, users):
     return [trained.vector, measured.vector, *(private[name] for name in sorted(private))]
 
 
-@pytest.mark.parametrize("n_workers", [1, 2, 3, 8])
+@pytest.mark.parametrize(
+    "n_workers", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 8))]
+)
 def test_shards_give_the_bits_of_one_process(n_workers, plan_of, play, same, cluster):
     same(
         play(learner_of(plan_of(), made(workers=n_workers))),
@@ -118,6 +120,7 @@ def test_the_others_do_the_work_of_a_lost_worker(plan_of, play, same, cluster, m
     assert len(executor._actors) == 2
 
 
+@pytest.mark.slow
 def test_large_tables_go_out_in_smaller_shards(plan_of, play, same, cluster, tmp_path):
     plan = plan_of(**KINDS["pfedrec"])
     resources = Resources(workers=made(workers=2), scratch=tmp_path, table_bytes=1, memory_mib=0)
@@ -148,7 +151,7 @@ def test_tables_are_sent_once_and_the_cluster_is_left(plan_of, play, cluster):
 
 def test_nodes_that_cannot_be_used_are_told(cluster, report, plan_of, play, monkeypatch):
     arithmetic = replace(report.arithmetic, torch_capability="AVX2")
-    for found, said in {
+    for found, message in {
         replace(report, safe=False): r"without a token.*get-auth-token",
         replace(report, version="0.0.9"): r"has fedrec 0\.0\.9.*Install the same fedrec",
         replace(report, fingerprint="0" * 16): r"different bits.*fingerprint is 0000.*doctor",
@@ -157,7 +160,7 @@ def test_nodes_that_cannot_be_used_are_told(cluster, report, plan_of, play, monk
         with pytest.raises(SettingsError) as caught:
             report.check(found, "node-b")
         assert "node-b" in caught.value.message
-        caught.match(said)
+        caught.match(message)
     report.check(report, "node-b")
     # A node that joins later is refused by its first call.
     executor = made(workers=2)
@@ -171,12 +174,12 @@ def test_nodes_that_cannot_be_used_are_told(cluster, report, plan_of, play, monk
 
 
 def test_a_cluster_that_cannot_be_joined_is_told(cluster, plan_of, play):
-    for error, said in {
+    for error, message in {
         ConnectionError("Failed to connect"): r"no Ray cluster at.*auto.*ray start --head",
         RuntimeError("Version mismatch: Ray: 2.59"): r"another Ray or Python.*2\.59.*Install",
     }.items():
         cluster.refused = error
-        with pytest.raises(SettingsError, match=said):
+        with pytest.raises(SettingsError, match=message):
             play(learner_of(plan_of(), made()))
 
 
@@ -201,14 +204,14 @@ def test_rays_errors_are_told_with_a_remedy(cluster, plan_of, play, monkeypatch)
         "AuthenticationError": (SettingsError, r"token.*auth_token"),
         "GetTimeoutError": (SettingsError, r"within 300 s.*client\.workers"),
     }
-    for name, (kind, said) in kinds.items():
+    for name, (kind, message) in kinds.items():
 
         def wait(waiting, num_returns, name=name):
             raise getattr(ray.exceptions, name)("no answer.\nA long story.")
 
         with monkeypatch.context() as patched:
             patched.setattr(ray, "wait", wait)
-            with pytest.raises(kind, match=said):
+            with pytest.raises(kind, match=message):
                 play(learner_of(plan_of(), made(workers=2)))
 
 
@@ -267,7 +270,7 @@ def test_a_device_of_a_cluster_computes_what_this_one_does(kind, plan_of, users,
 
 @pytest.mark.slow
 def test_ray_is_imported_only_when_it_is_asked_for():
-    said = subprocess.run(
+    ended = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -279,7 +282,7 @@ def test_ray_is_imported_only_when_it_is_asked_for():
         text=True,
         check=True,
     )
-    assert said.stdout.strip() == "[]"
+    assert ended.stdout.strip() == "[]"
 
 
 def test_ray_that_is_not_installed_is_told(monkeypatch):

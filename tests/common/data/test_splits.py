@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from hashlib import sha256
+from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedrec.data import Catalogue, Interactions, UserSplit, leave_one_out
+from fedrec.data import Catalogue, Interactions, UserSplit, leave_one_out, splits
 from fedrec.data.splits import hold_out, undivided
 from fedrec.errors import CatalogueMismatch, DataError
 
@@ -252,3 +254,33 @@ def test_everything_from_one_time_on_is_held_out():
     timeless = Interactions.from_arrays(["a", "a", "a"], ["i0", "i1", "i2"])
     with pytest.raises(DataError, match="have no time"):
         hold_out(timeless, catalogue, by="time")
+
+
+def test_many_users_lie_in_files_of_neighbours_until_nothing_needs_them(tmp_path, monkeypatch):
+    each = [0, 3, 0, 0, 5, 1, 2, 0, 4, 300, 0]
+    users = UserSplit(
+        user_ids=tuple(map(str, range(len(each)))),
+        train_indptr=np.cumsum([0, *each]),
+        train_items=np.concatenate([np.arange(n) for n in each]),
+        validation_items=np.full(len(each), -1),
+        test_items=np.full(len(each), -1),
+    )
+    assert users.in_files(tmp_path) is users
+    monkeypatch.setattr(splits, "MOST_FILE_USERS", 2)
+    killed = tmp_path / "runs" / "fedrec-users-of-a-killed-process"
+    killed.mkdir(parents=True)
+    (killed / "lock").touch()
+    found, held = users.in_files(tmp_path / "runs").train_items, users.train_items
+    (folder,) = (tmp_path / "runs").iterdir()
+    # An item takes a byte, except among 300 items.
+    sizes = [path.stat().st_size for path in sorted(folder.glob("*.items"))]
+    assert sizes == [3, 0, 6, 2, 608, 0]
+    for begin, end in combinations_with_replacement([0, 1, 3, 4, 9, 10, 11, 314, 315], 2):
+        assert np.array_equal(found[begin:end], held[begin:end])
+    some = np.random.default_rng(0).integers(0, len(held), 50)
+    assert np.array_equal(found[some], held[some])
+    assert found[some].dtype == held.dtype == np.asarray(found).dtype
+    assert found.tobytes() == held.tobytes()
+    del found
+    gc.collect()
+    assert not any((tmp_path / "runs").iterdir())

@@ -4,9 +4,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from world.engine import Bench, identity, told_of
+from world.engine import Bench, identity
 from world.fake_federation import World
 from world.fake_link import down
+from world.machine import terms_of
 from world.serving import serving
 
 from fedrec.errors import CorruptUpload, FedrecError, RoundClosed, StorageError, Unreachable
@@ -170,7 +171,7 @@ def test_limits_of_the_coordinator_are_waited_for(tmp_path):
         found.come(range(3))
         engine = found.coordinator.engine
         payload = bench.payload(0, 1)
-        header = bench.header(0, 1, payload, found.run, **told_of(engine.run.state))
+        header = bench.header(0, 1, payload, found.run, **terms_of(engine.run.state))
         method = broken.stream_unary("/fedrec.wire.v1.Coordinator/SubmitUpdate")
         calls = [method.future(silent(), timeout=20) for _ in range(20)]
         stop, seen = StopSwitch(), list[str]()

@@ -1,13 +1,14 @@
 """The plan's rule of the fewest clients in a sum, for every protection and all who hold to it."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
+from world.machine import rules
 
 from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS
-from fedrec_server.rounds.state import Rules
 
 FLOORS = tuple(product((1, 2, 3, 7), (1, 3, 5), (1, 4, 9)))
 """`rounds.minimum_clients`, `rounds.minimum_summands` and the roster's own floor."""
@@ -24,20 +25,17 @@ def test_fewest_summands(name, holder):
             section["key_holder"] = holder
         rounds = {"minimum_clients": clients, "minimum_summands": summands}
         plan = Plan.model_validate({"protection": section, "rounds": rounds})
-        rules = Rules(
-            run="run",
-            epoch=1,
-            seed=0,
-            needs_reveal=kind.needs_reveal,
+        found = replace(
+            rules(needs_reveal=kind.needs_reveal),
             hides_updates=kind.hides_updates,
             rounds=plan.rounds,
             fewest_revealed=floor,
         )
         if name == "none":
-            assert rules.needed == plan.fewest_summands == clients
+            assert found.needed == plan.fewest_summands == clients
         else:
             assert plan.fewest_summands == max(clients, summands, 3)
-            assert rules.needed == max(clients, summands, 3, floor)
+            assert found.needed == max(clients, summands, 3, floor)
 
 
 def test_rounds_of_a_run():

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from reference.dp_epsilon import by_loss_distributions, by_renyi
 
-from fedrec.privacy import Spent, cheapest_rho
+from fedrec.privacy import Spent, largest_rho
 
 DELTA = 1e-5
 
@@ -73,7 +73,7 @@ def test_large_costs_do_not_overflow():
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 100.0])
 def test_a_budget_is_used_up_and_not_exceeded(kind, epsilon):
-    rho = cheapest_rho(kind, epsilon, DELTA)
+    rho = largest_rho(kind, epsilon, DELTA)
     assert Spent(**{kind: rho}).epsilon(DELTA) == pytest.approx(epsilon, rel=1e-6)
     assert Spent(**{kind: rho}).fits(epsilon, DELTA)
     assert not Spent(**{kind: rho * 1.001}).fits(epsilon, DELTA)

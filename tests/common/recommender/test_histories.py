@@ -58,5 +58,5 @@ def test_an_unknown_user_is_told_whom_to_ask(run, monkeypatch):
     (run.parent.parent / "data.csv").unlink()
     # What the environment says is not what the run read.
     monkeypatch.setenv("FEDREC_DATA__PATH", __file__)
-    with pytest.raises(DataError, match="no file of this machine"):
+    with pytest.raises(DataError, match="Files searched: none"):
         find_history(run, "anna")

@@ -250,11 +250,11 @@ class FakeCoordinator(CoordinatorServicer):  # type: ignore[misc]  # generated, 
 
     def SubmitReveal(self, requests: Iterator[Any], context: Any) -> Any:
         self.guard("SubmitReveal", context)
-        return self.said(STATEMENT.from_proto(next(requests).statement), requests)
+        return self.received(STATEMENT.from_proto(next(requests).statement), requests)
 
     def SubmitSnapshot(self, requests: Iterator[Any], context: Any) -> Any:
         self.guard("SubmitSnapshot", context)
-        return self.said(REPORT.from_proto(next(requests).report), requests)
+        return self.received(REPORT.from_proto(next(requests).report), requests)
 
     def SubmitReport(self, request: Any, context: Any) -> Any:
         self.guard("SubmitReport", context)
@@ -262,7 +262,7 @@ class FakeCoordinator(CoordinatorServicer):  # type: ignore[misc]  # generated, 
         self.statements.append((report, b""))
         return model_pb2.RoundReceipt(round=report.round)
 
-    def said(self, word: RevealStatement | Report, requests: Iterator[Any]) -> Any:
+    def received(self, word: RevealStatement | Report, requests: Iterator[Any]) -> Any:
         blob = BLOB.from_proto(next(requests).blob, "blob")
         assembler = Assembler(blob.length, blob.digest, max_bytes=64 * 1024 * 1024)
         for part in requests:

@@ -21,20 +21,20 @@ from fedrec.errors import (
 from fedrec.wire.grpc_calls import CODE_KEY, INCIDENT_KEY, STATUS, from_rpc_error, to_details
 
 
-class Told(grpc.RpcError, grpc.Call):  # type: ignore[misc]  # grpc is untyped
+class FakeRpcError(grpc.RpcError, grpc.Call):  # type: ignore[misc]  # grpc is untyped
     """What a channel raises."""
 
     def __init__(self, status: Any, message: str | None, metadata: Any) -> None:
-        self.told = (status, message, metadata)
+        self.answer = (status, message, metadata)
 
     def code(self) -> Any:
-        return self.told[0]
+        return self.answer[0]
 
     def details(self) -> Any:
-        return self.told[1]
+        return self.answer[1]
 
     def trailing_metadata(self) -> Any:
-        return self.told[2]
+        return self.answer[2]
 
     add_callback = cancel = is_active = time_remaining = initial_metadata = None
 
@@ -44,12 +44,12 @@ def test_every_error_crosses_the_wire_and_keeps_its_type(kind):
     error = kind("found a canary, expected none.", remedy="Do this.")
     status, message, metadata = to_details(error, incident="incident-1")
     assert status is STATUS[kind.code] and status.name == kind.grpc_status
-    told = from_rpc_error(Told(status, message, metadata))
-    assert type(told) is kind
-    assert kind.public in told.message
-    assert ("canary" in message) == ("canary" in told.message) == kind.safe
-    assert ("incident-1" in told.message) == (not kind.safe)
-    assert told.incident == ("" if kind.safe else "incident-1")
+    error = from_rpc_error(FakeRpcError(status, message, metadata))
+    assert type(error) is kind
+    assert kind.public in error.message
+    assert ("canary" in message) == ("canary" in error.message) == kind.safe
+    assert ("incident-1" in error.message) == (not kind.safe)
+    assert error.incident == ("" if kind.safe else "incident-1")
     assert dict(metadata) == {
         CODE_KEY: kind.code,
         **({} if kind.safe else {INCIDENT_KEY: "incident-1"}),
@@ -82,14 +82,14 @@ def test_incidents_differ():
 )
 @pytest.mark.parametrize("metadata", [None, (), ((CODE_KEY, "of tomorrow"),), ((CODE_KEY, b"x"),)])
 def test_a_status_without_a_known_code_is_explained(status, kind, metadata):
-    error = from_rpc_error(Told(status, "text", metadata))
+    error = from_rpc_error(FakeRpcError(status, "text", metadata))
     assert type(error) is kind
     assert status.name in str(error) and "text" in str(error)
     assert error.remedy or kind in (TooLarge, RefusedError)
 
 
 @pytest.mark.parametrize(
-    ("status", "text", "told"),
+    ("status", "text", "message"),
     [
         (
             grpc.StatusCode.UNAVAILABLE,
@@ -102,20 +102,23 @@ def test_a_status_without_a_known_code_is_explained(status, kind, metadata):
         (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", "did not answer in time"),
     ],
 )
-def test_a_connection_that_fails_is_told_in_our_words(status, text, told):
-    error = from_rpc_error(Told(status, text, ()))
+def test_a_connection_that_fails_is_told_in_our_words(status, text, message):
+    error = from_rpc_error(FakeRpcError(status, text, ()))
     assert type(error) is Unreachable
-    assert told in error.message and "ocket" not in error.message and status.name not in str(error)
+    assert message in error.message and "ocket" not in error.message
+    assert status.name not in str(error)
 
 
 def test_an_error_that_says_nothing_is_internal():
     assert type(from_rpc_error(grpc.RpcError())) is InternalError
-    assert type(from_rpc_error(Told(grpc.StatusCode.UNKNOWN, None, None))) is InternalError
+    assert type(from_rpc_error(FakeRpcError(grpc.StatusCode.UNKNOWN, None, None))) is InternalError
 
 
 def test_a_peer_cannot_forge_log_lines_or_fill_the_screen():
     error = from_rpc_error(
-        Told(grpc.StatusCode.INTERNAL, "a\nb\x1b[31m" + "x" * 9_000, ((CODE_KEY, "internal"),))
+        FakeRpcError(
+            grpc.StatusCode.INTERNAL, "a\nb\x1b[31m" + "x" * 9_000, ((CODE_KEY, "internal"),)
+        )
     )
     assert error.message.isprintable() and len(error.message) <= 2_000
 

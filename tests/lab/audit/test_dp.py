@@ -15,7 +15,7 @@ from fedrec.cli.main import main
 from fedrec.errors import SettingsError
 from fedrec.plan.layout import Layout
 from fedrec.plan.schema import Plan
-from fedrec_lab.audit.dp import Release, audit_noise, noisy_sum, share_bounds
+from fedrec_lab.audit.dp import Release, audit_noise, clopper_pearson, noisy_sum
 from fedrec_lab.simulation.federation import make_adder
 
 slow = pytest.mark.slow
@@ -150,7 +150,7 @@ def test_bounds_are_those_of_the_beta_distribution(hits, trials, error):
     # Half a second for every worker that only collects.
     from scipy.stats import beta
 
-    low, high = share_bounds(hits, trials, error)
+    low, high = clopper_pearson(hits, trials, error)
     assert low == pytest.approx(beta.ppf(error, hits, trials - hits + 1) if hits else 0.0, abs=1e-9)
     wanted = beta.ppf(1 - error, hits + 1, trials - hits) if hits < trials else 1.0
     assert high == pytest.approx(wanted, abs=1e-9)

@@ -30,7 +30,7 @@ every_command = pytest.mark.parametrize(("command", "more"), COMMANDS.items(), i
 
 
 @pytest.fixture
-def said(fedrec, settings_file):
+def counted(fedrec, settings_file):
     """How many rows are trained and left out, as `fedrec check` counts them."""
     found = fedrec("check", settings_file, "--cells", 2, *FLAGS, "--json").json
     cells = found["cells"]
@@ -47,25 +47,25 @@ def numbers(text: str) -> tuple[int, int]:
 
 
 def tells_the_same(
-    fedrec: Fedrec, settings_file: Path, said: tuple[int, int], command: str, *more: str
+    fedrec: Fedrec, settings_file: Path, counted: tuple[int, int], command: str, *more: str
 ) -> None:
     """Run a command and look at its sentence, and beside it at its JSON."""
     as_json = () if command == "check" else ("--json",)
     outcome = fedrec(command, settings_file, "--cells", 2, *more, *FLAGS, *as_json)
     assert outcome.code == 0, outcome.err
-    assert numbers(outcome.out + outcome.err) == said
+    assert numbers(outcome.out + outcome.err) == counted
     if as_json:
-        assert outcome.json["cells"] == {"n_trained": said[0], "n_left_out": said[1]}
+        assert outcome.json["cells"] == {"n_trained": counted[0], "n_left_out": counted[1]}
 
 
 @every_command
-def test_every_command_tells_the_same_rows(fedrec, settings_file, said, command, more):
-    tells_the_same(fedrec, settings_file, said, command, *more)
+def test_every_command_tells_the_same_rows(fedrec, settings_file, counted, command, more):
+    tells_the_same(fedrec, settings_file, counted, command, *more)
 
 
 @pytest.mark.long
-def test_several_seeds_tell_the_same_rows(fedrec, settings_file, said):
-    tells_the_same(fedrec, settings_file, said, "simulate", "--seeds", "1,2", "--jobs", "1")
+def test_several_seeds_tell_the_same_rows(fedrec, settings_file, counted):
+    tells_the_same(fedrec, settings_file, counted, "simulate", "--seeds", "1,2", "--jobs", "1")
 
 
 def test_a_stopped_run_goes_on_with_its_cells_and_no_others(fedrec, settings_file, monkeypatch):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from command import SMALL, sets
@@ -11,7 +13,8 @@ from command import SMALL, sets
 from fedrec import load_data, load_settings
 from fedrec.cli.flags import tell_rows
 from fedrec.cli.terminal import human_bytes, human_share
-from fedrec.data import generate
+from fedrec.data import generate, splits
+from fedrec.data.mapped_items import MappedItems
 from fedrec_lab.reports.round_progress import StopRequest
 
 pytestmark = pytest.mark.slow
@@ -57,6 +60,24 @@ def test_the_printed_command_goes_on_whatever_flags_were_given(fedrec, settings_
     models = [Path(out.splitlines()[-1], "model.safetensors") for out in (whole.out, resumed.out)]
     assert models[0] != models[1]
     assert models[0].read_bytes() == models[1].read_bytes()
+
+
+def test_a_run_goes_on_to_the_same_bits_with_its_users_in_files(
+    fedrec, settings_file, tmp_path, monkeypatch
+):
+    whole = fedrec("simulate", settings_file, *small())
+    with monkeypatch.context() as patched:
+        patched.setattr(StopRequest, "requested", lambda self: True)
+        stopped = fedrec("simulate", settings_file, *small())
+    monkeypatch.setattr(splits, "MOST_FILE_USERS", 7)
+    with patch.object(MappedItems, "written", side_effect=MappedItems.written) as written:
+        resumed = fedrec(*stopped.err.rpartition("To resume: fedrec ")[2].split())
+    assert resumed.code == 0 and written.call_count == 1, resumed.err
+    assert resumed.out.splitlines()[:-1] == whole.out.splitlines()[:-1]
+    models = [Path(out.splitlines()[-1], "model.safetensors") for out in (whole.out, resumed.out)]
+    assert models[0].read_bytes() == models[1].read_bytes()
+    gc.collect()
+    assert len([*(tmp_path / "runs").iterdir()]) == 2
 
 
 def test_protecting_changes_no_bit_of_the_result(fedrec, settings_file):

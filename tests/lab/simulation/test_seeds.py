@@ -47,19 +47,19 @@ def test_stopped_side_by_side_and_gone_on_with_gives_the_bits_of_one_by_one(
 ):
     folders, seen = folders_in(tmp_path), []
 
-    def told(seed, report):
+    def note_round(seed, report):
         seen.append((seed, int(report.round)))
 
     own = dict(zip(("users", "catalogue"), data, strict=True))
     stopped = simulate_seeds(
-        settings_of(), folders, jobs=2, stop=lambda: len(seen) >= 2, on_round=told, **own
+        settings_of(), folders, jobs=2, stop=lambda: len(seen) >= 2, on_round=note_round, **own
     )
     assert [result.seed for result in stopped] == list(SEEDS)
     unfinished = {result.seed: result.folder for result in stopped if not result.finished}
     assert unfinished, "nothing was stopped"
     assert all((folder / "checkpoint").is_dir() for folder in unfinished.values())
     for seed, settings in settings_of_seeds(settings_of(), tuple(unfinished)).items():
-        go_on = dict(own, folder=folders[seed], on_round=partial(told, seed), resume=True)
+        go_on = dict(own, folder=folders[seed], on_round=partial(note_round, seed), resume=True)
         record_simulation(simulate(settings, **go_on), RunFolder(folders[seed]))
     for seed in SEEDS:
         assert [number for own, number in seen if own == seed] == list(range(1, 9))
@@ -139,6 +139,6 @@ def test_seeds_side_by_side_need_no_main_guard(way, tmp_path):
     (tmp_path / "own.csv").write_text("\n".join(["user,item,timestamp", *rows, ""]))
     (tmp_path / "own.py").write_text(SCRIPT)
     command = [sys.executable, "own.py"] if way == "script" else [sys.executable, "-"]
-    told = SCRIPT if way == "standard input" else None
-    ended = subprocess.run(command, cwd=tmp_path, input=told, capture_output=True, text=True)
+    typed = SCRIPT if way == "standard input" else None
+    ended = subprocess.run(command, cwd=tmp_path, input=typed, capture_output=True, text=True)
     assert ended.stdout == "[1, 2]\n", ended.stderr

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from world.clock import FakeClock
 from world.engine import Bench, authority, operator
-from world.serving import ask, give_up_rounds, publish_round, serving, settings_of, told, with_page
+from world.serving import ask, feed, give_up_rounds, publish_round, serving, settings_of, with_page
 
 from fedrec.errors import SettingsError
 from fedrec.plan.schema import PrivacySettings
@@ -48,8 +48,8 @@ def first(messages, kind):
 
 def number_after(messages, round_id):
     """Return the id of the message that told of a round."""
-    told_of = (m for m in messages if m[1] in ("history", "news"))
-    return next(m[0] for m in told_of if any(p["round"] == round_id for p in m[2]["rounds"]))
+    of_rounds = (m for m in messages if m[1] in ("history", "news"))
+    return next(m[0] for m in of_rounds if any(p["round"] == round_id for p in m[2]["rounds"]))
 
 
 def missed(messages, number):
@@ -148,7 +148,7 @@ class TestWhoAsks:
 class TestFeed:
     def test_the_past_and_then_what_happens(self, found):
         publish_round(found, 1)
-        with told(url(found)) as messages:
+        with feed(url(found)) as messages:
             about = first(messages, "about")[2]
             assert (about["federation"], about["protection"]) == ("movies", "none")
             assert about["budget"] is None and "coordinator" in about["who_reads"]
@@ -171,7 +171,7 @@ class TestFeed:
         with closing(AdminLink(found.address, operator())) as link:
             asked = link.status()
         labels = asked.awaited
-        with told(url(found)) as messages:
+        with feed(url(found)) as messages:
             status = first(messages, "status")[2]
             text = json.dumps(status)
         # The same rows, made in one place.
@@ -187,17 +187,17 @@ class TestFeed:
 
     def test_a_browser_that_was_away_is_told_what_it_missed(self, found):
         publish_round(found, 1)
-        with told(url(found)) as messages:
+        with feed(url(found)) as messages:
             number = number_after(messages, 1)
         publish_round(found, 2)
         for how in ({"headers": {"Last-Event-ID": number}}, {"path": f"/feed?after={number}"}):
-            with told(url(found), **how) as messages:
+            with feed(url(found), **how) as messages:
                 assert missed(messages, number) == {2}
 
     @pytest.mark.parametrize("number", ["other:1", "x", ":", "-1", "9" * 400, "²"])
     def test_whoever_remembers_another_run_gets_everything(self, found, number):
         publish_round(found, 1)
-        with told(url(found), headers={"Last-Event-ID": number.encode()}) as messages:
+        with feed(url(found), headers={"Last-Event-ID": number.encode()}) as messages:
             kinds = [next(messages)[1] for _ in range(2)]
         assert kinds == ["about", "history"]
 
@@ -205,18 +205,18 @@ class TestFeed:
         bench = Bench.of(3, total=3)
         with serving(bench, tmp_path, prepare=with_page()) as found:
             publish_round(found, 1)
-            with told(url(found)) as messages:
+            with feed(url(found)) as messages:
                 number = number_after(messages, 1)
         with serving(bench, tmp_path, prepare=with_page()) as found:
             publish_round(found, 2)
-            with told(url(found), headers={"Last-Event-ID": number}) as messages:
+            with feed(url(found), headers={"Last-Event-ID": number}) as messages:
                 assert missed(messages, number) == {2}
 
     def test_the_budget_is_told(self, tmp_path):
         privacy = PrivacySettings(mechanism="laplace", epsilon=8.0, rounds_per_user=3)
         with (
             serving(Bench.of(3, total=3, privacy=privacy), tmp_path, prepare=with_page()) as found,
-            told(url(found)) as messages,
+            feed(url(found)) as messages,
         ):
             budget = first(messages, "about")[2]["budget"]
             status = first(messages, "status")[2]
@@ -237,7 +237,7 @@ class TestFeed:
 
         with (
             serving(bench, tmp_path, clock=clock, prepare=with_page()) as found,
-            told(url(found)) as messages,
+            feed(url(found)) as messages,
         ):
             give_up_rounds(found, clock, STALLED_AFTER - 1)
             assert until(messages, current=False)["stalled"] is False
@@ -258,7 +258,7 @@ class TestFeed:
             assert (status["rounds_published"], status["rounds_abandoned"]) == (1, STALLED_AFTER)
 
     def test_no_more_than_so_many_browsers(self, found):
-        opened = [told(url(found)) for _ in range(MOST_STREAMS)]
+        opened = [feed(url(found)) for _ in range(MOST_STREAMS)]
         try:
             for one in opened:
                 next(one.__enter__())
@@ -270,7 +270,7 @@ class TestFeed:
             assert next(messages)[1] == "about", "places are given back"
 
     def test_stopping_ends_the_feed(self, found):
-        with told(url(found)) as messages:
+        with feed(url(found)) as messages:
             first(messages, "status")
             found.stop()
             assert [kind for _, kind, _ in messages if kind != "status"] == []
@@ -282,7 +282,7 @@ def serving_again(found):
     with ExitStack() as opened:
         for _ in range(200):
             try:
-                messages = opened.enter_context(told(url(found)))
+                messages = opened.enter_context(feed(url(found)))
             except AssertionError:
                 found.do(found.coordinator.engine.tick())
             else:
@@ -305,7 +305,7 @@ class TestLink:
         assert name == COOKIE == "__Host-fedrec-page"
         assert {"HttpOnly", "Secure", "Path=/", "SameSite=strict"} <= set(rest.split("; "))
         session = {"headers": {"Cookie": cookie.partition(";")[0]}, **how}
-        with told(url(guarded), **session) as messages:
+        with feed(url(guarded), **session) as messages:
             assert next(messages)[1] == "about"
         assert json.loads(ask(url(guarded), "/session", **session)[2]) == {"open": True}
         assert session_of(guarded, token) == "", "it was used before"

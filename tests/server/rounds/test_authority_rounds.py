@@ -104,18 +104,18 @@ def test_no_other_party_is_asked_or_heard():
     world = revealing()
     for number in range(4):
         assert task_for(world.state, client(number), world.state.published, world.now) is None
-        said = statement(world.state, client(number))
+        signed = statement(world.state, client(number))
         with pytest.raises(RefusedError, match="key authority alone"):
-            world.apply(StatementReceived(now=world.now, statement=said, blob=blob("honest")))
+            world.apply(StatementReceived(now=world.now, statement=signed, blob=blob("honest")))
 
 
 @pytest.mark.parametrize("sealed", [None, "another"])
 def test_a_word_without_the_sealed_sum(sealed):
     world = revealing()
-    said = statement(world.state, REVEALER)
+    signed = statement(world.state, REVEALER)
     found = None if sealed is None else blob(sealed)
     with pytest.raises(ProtocolError, match="sealed sum"):
-        world.apply(StatementReceived(now=world.now, statement=said, blob=found))
+        world.apply(StatementReceived(now=world.now, statement=signed, blob=found))
 
 
 def test_a_closed_round_waits_as_long_as_it_takes():
@@ -211,7 +211,7 @@ def revealing_in_cells(world, n_clients=6):
     return world
 
 
-def said(world, *paused, refused=""):
+def statement_of(world, *paused, refused=""):
     found = replace(statement(world.state, REVEALER, refused=refused), paused=paused)
     if refused:
         return found
@@ -221,7 +221,7 @@ def said(world, *paused, refused=""):
 
 
 def speak(world, *paused, refused=""):
-    word = said(world, *paused, refused=refused)
+    word = statement_of(world, *paused, refused=refused)
     sealed = None if refused else blob("honest")
     return world.apply(StatementReceived(now=world.now, statement=word, blob=sealed))
 

@@ -19,9 +19,8 @@ from world.engine import (
     credentials,
     identity,
     operator,
-    told_of,
 )
-from world.machine import World, client, rules
+from world.machine import World, client, rules, terms_of
 from world.machine import rules as plain_rules
 from world.serving import serving
 
@@ -320,7 +319,7 @@ class PlayWire:
 
     def _upload(self, number, round_id):
         payload = self.bench.payload(number, round_id)
-        seen = told_of(self._served.coordinator.engine.run.state)
+        seen = terms_of(self._served.coordinator.engine.run.state)
         header = self.bench.header(number, round_id, payload, self._served.run, **seen)
         assert not self._link(number).submit_update(header, payload)
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from world.machine import World, client, header, rules, told
+from world.machine import World, client, header, rules, terms_of
 
 from fedrec.errors import (
     ConflictingUpload,
@@ -284,7 +284,7 @@ class TestModels:
     def test_updates_of_other_terms_are_refused(self, changes):
         world = reported()
         world.tick(*range(4))
-        found = header(2, client(0), **(told(world.state) | changes))
+        found = header(2, client(0), **(terms_of(world.state) | changes))
         with pytest.raises(ProtocolError):
             world.apply(Uploaded(now=world.now, header=found))
 
@@ -294,10 +294,10 @@ class TestModels:
             world = encrypted()
             world.tick(*range(4))
             for number in range(3):
-                told = {"base_state": b"x" * 32} if number == liar else {}
-                assert kinds(world.upload(number, **told)) == ["UpdateCounted"]
-            told = {"base_state": b"x" * 32} if liar == 3 else {}
-            _, ended = world.upload(3, **told)
+                changes = {"base_state": b"x" * 32} if number == liar else {}
+                assert kinds(world.upload(number, **changes)) == ["UpdateCounted"]
+            changes = {"base_state": b"x" * 32} if liar == 3 else {}
+            _, ended = world.upload(3, **changes)
             assert isinstance(ended, CollectingEnded)
             assert (ended.counted, ended.left_out) == (3, {client(liar)})
             assert world.state.current is not None

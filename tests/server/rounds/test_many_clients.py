@@ -7,7 +7,7 @@ from io import BytesIO
 
 import pytest
 from world.engine import Bench, gather, running, upload
-from world.machine import client, header, rules, stepwise, told
+from world.machine import client, header, rules, stepwise, terms_of
 
 from fedrec.identity.cells import Cell, Partition
 from fedrec.protection import Accumulator
@@ -139,7 +139,7 @@ def test_no_message_of_a_step_looks_at_all_clients(walks):
         walks.clear()
         for each in clients:
             assert state.current is not None and state.current.phase == phase
-            made = said(state, each)
+            made = next_event(state, each)
             before = state.current.messages
             state, _ = step(state, made)
             assert walks == []
@@ -151,13 +151,13 @@ def test_no_message_of_a_step_looks_at_all_clients(walks):
     assert state.current is not None and state.current.phase == "summing"
 
 
-def said(state, sender):
+def next_event(state, sender):
     """Return what a client of a round under masks sends in the present step."""
     round_ = state.current
     present = state.rules.steps.in_phase(round_.phase)
     assert present is not None
     if present.brings_vector:
-        return Uploaded(now=0.0, header=header(round_.number, sender, **told(state)))
+        return Uploaded(now=0.0, header=header(round_.number, sender, **terms_of(state)))
     message = StepMessage(
         federation="movies",
         run=state.rules.run,
@@ -190,7 +190,7 @@ async def test_an_update_does_not_look_who_is_there(tmp_path, monkeypatch):
 def test_a_map_never_changes_and_shares_what_is_the_same():
     empty = Counted()
     first = empty.with_update(header(1, client(0)))
-    one, other = (first.with_update(header(1, client(1), said)) for said in ("one", "other"))
+    one, other = (first.with_update(header(1, client(1), content)) for content in ("one", "other"))
     assert (len(empty), len(first), len(one), len(other)) == (0, 1, 2, 2)
     assert one != other and one == first.with_update(header(1, client(1), "one"))
     assert dict(one) == {client(n): header(1, client(n), ("update", "one")[n]) for n in (0, 1)}

@@ -68,7 +68,7 @@ def test_what_is_about_no_round_says_how_far_the_run_is():
     assert "last_published" not in logged(entry("key epoch installed", 0), None)
 
 
-def said(engine):
+def disk_row(engine):
     """Return what `fedrec status` says of the disk."""
     found = RunStatus.of(status_of(engine, last_event=0))
     row = dict(status_rows(found)).get("disk", "")
@@ -90,7 +90,7 @@ async def test_a_full_disk_is_told_once_a_minute_and_until_it_passed(tmp_path, w
 
     async with running(bench, tmp_path, clock=clock, failpoint=failpoint) as engine:
         await gather(engine, range(3))
-        assert not said(engine)
+        assert not disk_row(engine)
         full.add(where)
         with capture_logs() as lines:
             for _ in range(480):
@@ -98,13 +98,13 @@ async def test_a_full_disk_is_told_once_a_minute_and_until_it_passed(tmp_path, w
                 with pytest.raises(StorageError):
                     await upload(engine, bench, 0)
                 await engine.tick()
-            assert "The disk is full (write" in said(engine)
+            assert "The disk is full (write" in disk_row(engine)
             assert warnings(lines) == ["disk full"] * 2
             full.clear()
             await play(engine, bench, range(3))
             clock.advance(31.0)
             await engine.tick()
-            assert not said(engine)
+            assert not disk_row(engine)
             assert [one["event"] for one in lines].count("disk takes what is written") == 1
 
 
@@ -119,7 +119,7 @@ async def test_the_reserve_is_part_of_it(tmp_path):
                 with pytest.raises(DiskFull):
                     await upload(engine, bench, number)
         assert warnings(lines) == ["disk full"]
-        assert "coordinator.reserve_bytes" in str(lines) and "reserve" in said(engine)
+        assert "coordinator.reserve_bytes" in str(lines) and "reserve" in disk_row(engine)
 
 
 async def test_another_trouble_of_the_disk_is_no_flood_either(tmp_path):
@@ -138,7 +138,7 @@ async def test_another_trouble_of_the_disk_is_no_flood_either(tmp_path):
                 await gather(engine, range(3))
             broken.clear()
         assert warnings(lines) == ["storage refused"]
-        assert not said(engine)
+        assert not disk_row(engine)
 
 
 def sums(**values):
@@ -291,8 +291,9 @@ def test_a_goodbye_counts_at_once_and_silence_after_a_while():
     assert presence.live() == {SOUTH}
     clock.advance(LIVE_SECONDS + 1)
     assert presence.live() == frozenset()
-    said = presence.goodbye_of(NORTH)
-    assert said is not None and said.had_begun and presence.now() - said.at == LIVE_SECONDS + 1
+    goodbye = presence.goodbye_of(NORTH)
+    assert goodbye is not None and goodbye.had_begun
+    assert presence.now() - goodbye.at == LIVE_SECONDS + 1
     assert presence.goodbye_of(SOUTH) is None
 
 
@@ -330,13 +331,13 @@ def test_the_poll_of_a_client_that_ended_does_not_bring_it_back():
 def test_an_error_before_the_first_question_is_one_of_starting():
     clock, presence = here()
     presence.ended(NORTH, "training")
-    said = presence.goodbye_of(NORTH)
-    assert said is not None and said.had_begun
+    goodbye = presence.goodbye_of(NORTH)
+    assert goodbye is not None and goodbye.had_begun
     clock.advance(1.0)
     presence.joined(NORTH)
     presence.ended(NORTH, "data")
-    said = presence.goodbye_of(NORTH)
-    assert said is not None and not said.had_begun and said.code == "data"
+    goodbye = presence.goodbye_of(NORTH)
+    assert goodbye is not None and not goodbye.had_begun and goodbye.code == "data"
     presence.ended(NORTH, "data")
     again = presence.goodbye_of(NORTH)
     assert again is not None and not again.had_begun

@@ -225,9 +225,9 @@ def test_offsets_of_chunks_behind_a_header(tmp_path):
         found.come(range(3))
         payload = bench.payload(0, 1)
         state = found.coordinator.engine.run.state
-        from world.engine import told_of
+        from world.machine import terms_of
 
-        header = bench.header(0, 1, payload, found.run, **told_of(state))
+        header = bench.header(0, 1, payload, found.run, **terms_of(state))
         for offset in EXTREMES[FieldDescriptor.CPPTYPE_UINT64]:
             with pytest.raises(grpc.RpcError) as refused:
                 found.submit(header, (offset, b"x"))

@@ -347,7 +347,7 @@ def test_the_backup_before_a_conversion_is_no_database(copied):
     kept = (copied / "state" / BACKUP_FILE).read_bytes()
     assert b"CREATE TABLE rounds" in kept and b"a key's share" not in kept
     path.write_bytes(kept)
-    with pytest.raises(StorageError, match="is a backup that an upgrade made"):
+    with pytest.raises(StorageError, match="is a backup from before an upgrade"):
         SqliteStore(copied / "state", BENCH.federation.identity)
     assert path.read_bytes() == kept
 

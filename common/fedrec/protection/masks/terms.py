@@ -55,7 +55,7 @@ def parameters_for(
             default, all take part.
 
     Raises:
-        SettingsError: no degree is safe. The remedy names values that are.
+        SettingsError: no degree is safe.
     """
     if not FEWEST_CLIENTS <= n_clients <= MAX_CLIENTS:
         raise SettingsError(
@@ -69,7 +69,8 @@ def parameters_for(
         found = _sparse(n_clients, tolerance, corrupt)
     if found is None:
         raise SettingsError(
-            f"No graph on {n_clients} clients withstands {tolerance}: {corrupt} are corrupt.",
+            f"No graph on {n_clients} clients makes masks safe with {tolerance}. Corrupt clients: "
+            f"{corrupt}.",
             remedy=_remedy(tolerance),
         )
     return found
@@ -157,7 +158,10 @@ def _remedy(tolerance: Tolerance) -> str:
     rule = "corrupt_share + dropout_share"
     if tolerance.malicious:
         rule = "corrupt_share + 2 x dropout_share"
-    return f"Lower these shares, so that {rule} is well below 1, or ask more clients."
+    return (
+        "Lower protection.corrupt_share or protection.dropout_share so that "
+        f"{rule} is well below 1, or select more clients for each round."
+    )
 
 
 def ring_neighbours(

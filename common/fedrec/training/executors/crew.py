@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.cohort import Cohort
+from fedrec.data.mapped_items import MappedItems
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Protocol
 from fedrec.evaluation.protocols import Ranking
@@ -91,6 +92,9 @@ class Crew:
             if kept is not None:
                 arrays |= {name: own.numpy() for name, own in zip(CANDIDATES, kept, strict=True)}
             about = {"say": "ranking", "n_items": ranking.n_items, "seed": ranking.seed}
+            if isinstance(histories.train_items, MappedItems):
+                del arrays["train_items"]
+                about["train_items"] = histories.train_items.to_json()
             known = self._keep(ranking, about, arrays)
         return known
 

@@ -212,8 +212,8 @@ class Executor(ABC):
         """End everything that the executor started. The next job starts it again."""
 
 
-_COMPILED_BYTES = 128 << 20
-"""The memory of users that compiled code trains at once.
+_CACHED_BYTES = 128 << 20
+"""The memory of users that compiled code trains, or that a processor ranks, at once.
 
 More isn't faster, and this little is reused by the next users, without new memory."""
 
@@ -229,7 +229,7 @@ class SerialExecutor(Executor):
         tables = open_tables(job.private, job.room, job.on_device)
         memory_bytes = job.memory_bytes
         if job.accelerator is not None and device.type == "cpu":
-            memory_bytes = min(memory_bytes, _COMPILED_BYTES)
+            memory_bytes = min(memory_bytes, _CACHED_BYTES)
         metrics = np.zeros(4, dtype=np.int64)
         # torch's threads have short work here. If they then waited for more, they would take
         # processors from the compiled threads.
@@ -329,6 +329,8 @@ class Measures:
     ) -> NDArray[np.int64]:
         """Return the sums of some users in the form of `empty`."""
         found, active = self.empty(), scoring.start.active.cpu().numpy()
+        if scoring.on_device.device == CPU:
+            memory_bytes = min(memory_bytes, _CACHED_BYTES)
         for part in scoring.parts(rows, memory_bytes):
             scores = scoring.scores(part)
             for sums, protocol in zip(found, self.protocols, strict=True):

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import StorageError
-from fedrec.model.block_folder import OwnFolder
 from fedrec.model.blocked_table import BLOCK_BYTES, BlockedTable, Table
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import (
@@ -24,6 +23,7 @@ from fedrec.model.tables import (
     give_back,
     reserve,
 )
+from fedrec.own_folder import OwnFolder
 
 Form = tuple[str, Sequence[int]]
 _ALIGNED = 64

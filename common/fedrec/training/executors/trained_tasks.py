@@ -13,6 +13,7 @@ from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.cohort import CohortTables
 from fedrec.algorithms.declarations import UpdateTensor
 from fedrec.algorithms.grid import RoundSums, SumsShape
+from fedrec.data.mapped_items import MappedItems
 from fedrec.evaluation.protocols import Histories, Ranking
 from fedrec.model.blocked_table import Table
 from fedrec.model.state import PrivateState
@@ -102,8 +103,10 @@ class TrainedTasks:
         }
 
     def _take_ranking(self, header: dict[str, Any], _: bytes) -> None:
-        arrays = opened(header["arrays"])
+        arrays: dict[str, Any] = opened(header["arrays"])
         self._users["ranking"] = dict(arrays)
+        if "train_items" in header:
+            arrays["train_items"] = MappedItems(header["train_items"])
         drawn = [torch.from_numpy(arrays.pop(name)) for name in CANDIDATES if name in arrays]
         self._ranking = Ranking(
             Histories(**arrays),

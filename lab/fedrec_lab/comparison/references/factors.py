@@ -224,7 +224,8 @@ def _train(
     n_users, n_items = held.shape
     first = torch.randn(n_users + n_items, DIM, generator=random) * 0.1
     optimiser = torch.optim.Adam([first], lr=LEARNING_RATE)
-    owner, items = torch.from_numpy(users.train_owner), torch.from_numpy(users.train_items)
+    owner = torch.from_numpy(users.train_owner)
+    items = torch.from_numpy(np.asarray(users.train_items))
     known = (owner * n_items + items).sort().values
     found: dict[float, torch.Tensor] = {}
     for number in range(1, int(max(passes)) + 1):

@@ -249,7 +249,7 @@ def training_only(users: UserSplit, active: NDArray[np.int64]) -> UserSplit:
 
     The held-out items are left out, so that no reference can see them.
     """
-    named = (active, users.train_items, users.validation_items, users.test_items)
+    named = (active, np.asarray(users.train_items), users.validation_items, users.test_items)
     position = np.full(1 + max(int(items.max(initial=-1)) for items in named), -1, dtype=np.int64)
     position[active] = np.arange(len(active))
     nothing = np.full(len(users), NO_ITEM, dtype=np.int64)

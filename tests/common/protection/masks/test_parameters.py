@@ -124,7 +124,7 @@ def test_small_cohorts_are_held_to_their_tolerance():
         parameters_for(10, Tolerance(corrupt_share=0.1, dropout_share=0.4, malicious=False))
     four = Tolerance(corrupt_share=0.4, dropout_share=0.2, malicious=True)
     assert parameters_for(10, four).threshold == 8
-    with pytest.raises(SettingsError, match="4 are corrupt"):
+    with pytest.raises(SettingsError, match="Corrupt clients: 4"):
         parameters_for(10, Tolerance(corrupt_share=0.4, dropout_share=0.3, malicious=True))
 
 

@@ -14,6 +14,7 @@ import pytest
 from conformance.toys import TOYS, registered
 from world.rounds import EXACT, KINDS
 
+from fedrec.data import splits
 from fedrec.errors import InternalError, StorageError, TrainingError
 from fedrec.model.state import PrivateState
 from fedrec.training.executors import crew, processes
@@ -161,8 +162,12 @@ def test_what_a_killed_worker_did_is_done_again(plan_of, play, same, own, monkey
     assert gone not in own.processes
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *EXACT])
-def test_workers_measure_what_one_process_does(kind, plan_of, users, own, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "in_files"), [*((kind, False) for kind in KINDS | EXACT), ("fedmf, colr", True)]
+)
+def test_workers_measure_what_one_process_does(
+    kind, in_files, plan_of, users, own, monkeypatch, tmp_path
+):
     """All protocols and references, and a worker that dies while it measures."""
     found = []
     for workers in (1, own):
@@ -174,6 +179,9 @@ def test_workers_measure_what_one_process_does(kind, plan_of, users, own, monkey
             also=("full", "sampled"),
             measure_withheld=True,
         )
+        if workers is own and in_files:
+            monkeypatch.setattr(splits, "MOST_FILE_USERS", 30)
+            users = users.in_files(tmp_path)
         shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
         counted = learner.contribute("count", 1, shared, users, private)
         shared = learner.server.apply("count", 1, shared, counted.vector)
