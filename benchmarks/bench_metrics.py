@@ -49,8 +49,8 @@ def engine() -> Any:
         epoch=1, revealer=None, steps=ONE_STEP, mechanism=None, rounds=SimpleNamespace(published=60)
     )
     state = SimpleNamespace(
-        current=round_, roster=clients, rules=rules, ending=None, abandonments=SimpleNamespace(in_row=0),
-        rounds_published=6, charged=0, releases=0, epsilon=None,
+        current=round_, roster=clients, rules=rules, ending=None,
+        abandonments=SimpleNamespace(in_row=0), rounds_published=6, charged=0, releases=0, epsilon=None,
     )  # fmt: skip
     run = SimpleNamespace(
         state=state,
