@@ -50,7 +50,8 @@ def engine() -> Any:
     )
     state = SimpleNamespace(
         current=round_, roster=clients, rules=rules, ending=None,
-        abandonments=SimpleNamespace(in_row=0), rounds_published=6, charged=0, releases=0, epsilon=None,
+        abandonments=SimpleNamespace(in_row=0), rounds_published=6, charged=0, releases=0,
+        epsilon=None,
     )  # fmt: skip
     run = SimpleNamespace(
         state=state,
