@@ -77,6 +77,7 @@ class Cluster:
             "RayError": Exception,
             "RayActorError": "RayError",
             "ActorUnschedulableError": "RayError",
+            "ObjectLostError": "RayError",
             "OutOfDiskError": "RayError",
             "ObjectStoreFullError": "RayError",
             "AuthenticationError": "RayError",

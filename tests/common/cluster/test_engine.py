@@ -105,14 +105,15 @@ def test_a_repeated_call_counts_once(plan_of, play, same, cluster):
     same(play(learner_of(plan_of(), made(workers=2))), play(Learner(plan_of(), 200, device="cpu")))
 
 
-def test_the_others_do_the_work_of_a_lost_worker(plan_of, play, same, cluster, monkeypatch):
+@pytest.mark.parametrize("error", ["RayActorError", "ObjectLostError"])
+def test_the_others_do_the_work_of_a_lost_worker(plan_of, play, same, cluster, monkeypatch, error):
     import ray
 
     executor, get = made(workers=3), ray.get
 
     def losing(found, **named):
         if not isinstance(found, list) and len(executor._actors) == 3:
-            raise ray.exceptions.RayActorError("no answer")
+            raise getattr(ray.exceptions, error)("no answer")
         return get(found, **named)
 
     monkeypatch.setattr(ray, "get", losing)
