@@ -46,11 +46,12 @@ def engine() -> Any:
         number=RoundId(7), phase="collecting", asked=clients, accepted=accepted
     )
     rules = SimpleNamespace(
-        epoch=1, revealer=None, steps=ONE_STEP, mechanism=None, rounds=SimpleNamespace(total=60)
+        epoch=1, revealer=None, steps=ONE_STEP, mechanism=None, rounds=SimpleNamespace(published=60)
     )
     state = SimpleNamespace(
-        current=round_, roster=clients, rules=rules, ending=None, abandoned_in_row=0,
-        rounds_published=6, charged=0,
+        current=round_, roster=clients, rules=rules, ending=None,
+        abandonments=SimpleNamespace(in_row=0), rounds_published=6, charged=0, releases=0,
+        epsilon=None,
     )  # fmt: skip
     run = SimpleNamespace(
         state=state,
