@@ -232,7 +232,7 @@ def test_the_reading_process_says_what_is_wrong(silo, tmp_path):
     assert users.user_ids == silo.users.user_ids
     assert users.private.tensors == {}
     for other in (2, 4):
-        with pytest.raises(StorageError, match="changed to another"):
+        with pytest.raises(StorageError, match="changed to a different version"):
             read_users_apart(silo.settings, "best", other)
 
 

@@ -168,7 +168,7 @@ def test_no_keys_are_made_beside_something_else(world, call, place):
     place(world.folder)
     before = files(world.folder)
     code, text = call("identity", "--state", "sate")
-    assert code == 2 and "not a client's folder" in " ".join(text.split())
+    assert code == 2 and "not a client's state folder" in " ".join(text.split())
     assert files(world.folder) == before
 
 
