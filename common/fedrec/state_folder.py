@@ -86,7 +86,10 @@ class FolderLock:
 
     @staticmethod
     def is_held(path: Path) -> bool:
-        """Return whether a process holds the lock of this file, which may be missing."""
+        """Return whether a process holds the lock of this file, which may be missing.
+
+        It takes the lock for a moment, so the folder's users should wait for it that long.
+        """
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:

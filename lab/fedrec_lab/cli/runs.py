@@ -180,7 +180,8 @@ def _again(found: RunSummary) -> list[str]:
     if found.state not in ("stopped", "interrupted"):
         return []
     resumed = ("--resume", str(found.path)) if found.resumable else ()
-    return [shlex.join(["fedrec", "simulate", f"{found.path}/resolved.toml", *resumed])]
+    again = ["fedrec", "simulate", f"{found.path}/resolved.toml", *resumed, *found.flags]
+    return [shlex.join(again)]
 
 
 def _record(found: RunSummary) -> dict[str, Any]:

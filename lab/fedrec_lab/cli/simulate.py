@@ -53,32 +53,16 @@ def seeds_of(text: str, first: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def resume_command(
-    folder: Path,
-    *,
-    clients: int,
-    cells: str,
-    protect: bool,
-    accept_exposure: bool,
-    log: Sequence[str],
-) -> list[str]:
+def resume_command(folder: Path, flags: Sequence[str]) -> list[str]:
     """Return the words of the command that resumes a stopped run.
 
     It names the run's own settings: flags and the environment may have changed those of the
     original command.
 
     Args:
-        clients, cells: the options as given. 0 and an empty string are the command's defaults.
+        flags: the flags that aren't settings, as given.
     """
-    flags = {
-        "clients": clients,
-        "cells": cells,
-        "protect": protect,
-        "accept_exposure": accept_exposure,
-        "log": list(log),
-    }
-    again = ["fedrec", "simulate", str(folder / "resolved.toml"), "--resume", str(folder)]
-    return [*again, *words_of(flags)]
+    return ["fedrec", "simulate", str(folder / "resolved.toml"), "--resume", str(folder), *flags]
 
 
 def run_seeds(
@@ -88,15 +72,14 @@ def run_seeds(
     jobs: int,
     n_clients: int,
     cells: Cells,
-    given: str,
     protect: bool,
-    accept_exposure: bool,
+    flags: Sequence[str],
     log: tuple[str, ...] = (),
 ) -> Result:
     """Run all seeds, each in its own run folder, and return their results.
 
     Args:
-        cells, given: the partition, and the flag that gave it.
+        flags: those with which a stopped seed is resumed.
         log: the loggers of each seed.
     """
     from fedrec.cli.data_options import echo_note
@@ -119,6 +102,7 @@ def run_seeds(
         run = RunFolder.create(settings.output.runs, f"{name}-seed-{seed}")
         # A killed seed has left no record of its own.
         run.write_environment(provenance_of(own.plan, own.client.device))
+        run.write_flags(flags)
         run.write_settings(own)
         folders[seed] = run.path
 
@@ -142,14 +126,7 @@ def run_seeds(
         )
     unfinished = [result for result in results if not result.finished]
     for result in unfinished:
-        again = resume_command(
-            result.folder,
-            clients=n_clients,
-            cells=given,
-            protect=protect,
-            accept_exposure=accept_exposure,
-            log=log,
-        )
+        again = resume_command(result.folder, flags)
         typer.echo(f"Seed {result.seed} stopped. To resume: {shlex.join(again)}", err=True)
     is_stopped = unfinished or len(results) < len(seeds)
     measured = settings.evaluation
@@ -306,6 +283,15 @@ def simulate(
         typer.echo(f"warning: {unused}", err=True)
     silos = protect or settings.client.tail
     n_clients = asked or (settings.rounds.minimum_clients if silos else 1)
+    flags = words_of(
+        {
+            "clients": clients,
+            "cells": cells,
+            "protect": protect,
+            "accept_exposure": accept_exposure,
+            "log": list(log or ()),
+        }
+    )
     if seeds is not None:
         if resume is not None:
             raise SettingsError(
@@ -317,9 +303,8 @@ def simulate(
             jobs=jobs,
             n_clients=n_clients,
             cells=by_cells,
-            given=cells,
             protect=protect,
-            accept_exposure=accept_exposure,
+            flags=flags,
             log=tuple(log or ()),
         )
     if jobs:
@@ -339,8 +324,9 @@ def simulate(
         run = RunFolder.create(settings.output.runs, settings.federation.name)
 
     def begin() -> None:
-        # A killed run needs both to resume.
+        # A killed run needs them to resume.
         run.write_environment(provenance_of(chosen, settings.client.device))
+        run.write_flags(flags)
         run.write_settings(settings)
 
     stop = StopRequest("Stopping after this round. Ctrl-C again stops at once.")
@@ -389,14 +375,5 @@ def simulate(
         },
         text=(*((table.to_text(),) if table.rows else ()), str(run.path)),
         failure=failure,
-        again=()
-        if result.finished
-        else resume_command(
-            run.path,
-            clients=clients,
-            cells=cells,
-            protect=protect,
-            accept_exposure=accept_exposure,
-            log=log or (),
-        ),
+        again=() if result.finished else resume_command(run.path, flags),
     )

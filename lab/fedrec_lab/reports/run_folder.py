@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -42,6 +43,7 @@ from fedrec_lab.reports.ledger import Ledger
 from fedrec_lab.reports.round_report import RoundReport
 
 SETTINGS_NAME = "resolved.toml"
+FLAGS_NAME = "flags.txt"
 ROUNDS_NAME = "rounds.jsonl"
 METRICS_NAME = "metrics.parquet"
 RANKS_NAME = "ranks.parquet"
@@ -153,6 +155,27 @@ class RunFolder:
         if isinstance(settings, Settings):
             settings = _seen_from(settings, self.path)
         self._write(name, settings_to_toml(settings, heading=heading))
+
+    def write_flags(self, words: Sequence[str]) -> None:
+        """Write the flags of the command that aren't settings. If there are none, write no file."""
+        if words:
+            self._write(FLAGS_NAME, f"{shlex.join(words)}\n")
+
+    def flags(self) -> tuple[str, ...]:
+        """Return the words of `write_flags`, or none without a file.
+
+        Raises:
+            StorageError: the file is damaged.
+        """
+        path = self.path / FLAGS_NAME
+        try:
+            return tuple(shlex.split(path.read_text("utf-8")))
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError) as error:
+            raise StorageError(
+                f"{path} cannot be read: {error}.", remedy="Restore the folder from a backup."
+            ) from error
 
     def write_environment(self, provenance: Provenance | None = None) -> None:
         """Write format, versions, machine and, if this process trains, its training engine."""
@@ -394,6 +417,7 @@ class RunSummary:
             way" has neither a report nor a checkpoint, or its process still trains. "unreadable"
             has a different format, or is damaged: `problem` has the reason.
         resumable: it has a checkpoint.
+        flags: those of its command that aren't settings.
         protocol: the evaluation protocol of the rates.
         caution: a warning about the rates, empty if there is none, or None if it is unknown.
         rounds: the number of published rounds, or 0 if the run keeps none.
@@ -407,6 +431,7 @@ class RunSummary:
     path: Path
     state: RunState
     resumable: bool = False
+    flags: tuple[str, ...] = ()
     started: datetime | None = None
     algorithm: str = ""
     structure: str = ""
@@ -472,6 +497,7 @@ def summary_of(path: Path) -> RunSummary:
         path=path,
         state=state,
         resumable=resumable,
+        flags=folder.flags(),
         started=_started(path),
         algorithm=settings["algorithm"]["name"],
         structure=settings["update"]["structure"],

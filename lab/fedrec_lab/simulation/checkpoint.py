@@ -114,7 +114,10 @@ class CheckpointFolder:
             StorageError: the folder cannot be written.
         """
         self._make()
-        self._lock = FolderLock(self._run_folder, "the run", name=f"{self._folder.name}/lock")
+        # `FolderLock.is_held` of another process may have the lock for a moment.
+        self._lock = FolderLock(
+            self._run_folder, "the run", name=f"{self._folder.name}/lock", wait_seconds=0.2
+        )
         self._blocks.keep(path.name for path in (self._run_folder / BLOCKS).glob("*.bin"))
 
     def close(self) -> None:

@@ -165,10 +165,10 @@ class _Study:
                 f"them, {named}, changes {shown}.{late}"
             )
         if gain.difference.low > 0.0:
-            return best, f"{named} changes {shown} against the default.{late}"
+            return best, f"{named} changes {shown} against the proposed value.{late}"
         return start, (
-            f"{named} looked best on validation, but the default is kept. It changes {shown}: too "
-            f"few users to choose.{late}"
+            f"{named} looked best on validation, but the proposed value is kept. It changes "
+            f"{shown}: too few users to choose.{late}"
         )
 
     def tail(self, best: _Tried) -> tuple[bool, str]:

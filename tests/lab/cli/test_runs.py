@@ -118,7 +118,7 @@ def test_a_killed_run_is_listed_with_the_command_that_continues_it(
             shutil.copytree(self.path, killed)
 
     monkeypatch.setattr(RunFolder, "append_round", append_and_copy)
-    assert fedrec("simulate", settings_file, *SETTINGS).code == 0
+    assert fedrec("simulate", settings_file, *SETTINGS, "--clients", 3).code == 0
     monkeypatch.undo()
     assert states == ["under way"]
     found = fedrec("runs", killed.parent, "--json").json["runs"]
@@ -126,11 +126,24 @@ def test_a_killed_run_is_listed_with_the_command_that_continues_it(
     (told,) = fedrec("runs", killed.parent).err.splitlines()
     assert told.startswith("killed-20260103-000000 was interrupted.")
     again = shlex.split(told)[shlex.split(told).index("simulate") :]
-    assert again == ["simulate", f"{killed}/resolved.toml"]
+    assert again == ["simulate", f"{killed}/resolved.toml", "--clients", "3"]
     assert fedrec(*again).code == 0
     (killed / "checkpoint" / "checkpoint.json").write_text("{}")
     assert f"--resume {killed}" in fedrec("runs", killed.parent).err
     assert f"--resume {killed}" in fedrec("runs", killed).out
+
+
+def test_the_command_that_resumes_a_run_has_its_flags(fedrec, settings_file, monkeypatch):
+    flags = ("--clients", 3, "--protect", *sets("client.minimum_own_item_users=2"))
+    with monkeypatch.context() as patched:
+        patched.setattr(StopRequest, "requested", lambda self: True)
+        stopped = Path(fedrec("simulate", settings_file, *SETTINGS, *flags).out.splitlines()[-1])
+    told = fedrec("runs", stopped.parent).err
+    again = shlex.split(told)[shlex.split(told).index("simulate") :]
+    assert again[2:] == ["--resume", str(stopped), "--clients", "3", "--protect"]
+    resumed = fedrec(*again)
+    assert resumed.code == 0, resumed.err
+    assert fedrec("runs", stopped, "--json").json["state"] == "finished"
 
 
 def test_runs_are_compared_with_the_first(fedrec, settings_file, tmp_path):

@@ -16,6 +16,7 @@ from fedrec.cli.terminal import human_bytes, human_share
 from fedrec.data import generate, splits
 from fedrec.data.mapped_items import MappedItems
 from fedrec_lab.reports.round_progress import StopRequest
+from fedrec_lab.reports.run_folder import summary_of
 
 pytestmark = pytest.mark.slow
 
@@ -144,16 +145,18 @@ def test_exposing_clients_takes_a_flag(fedrec, tmp_path, interactions_file):
 
 
 def test_seeds_side_by_side_are_the_runs_of_each(fedrec, settings_file, tmp_path):
-    outcome = fedrec("simulate", settings_file, *small(), "--seeds", "2,7", "--json")
+    clients = ("--clients", "2")
+    outcome = fedrec("simulate", settings_file, *small(), "--seeds", "2,7", *clients, "--json")
     assert outcome.code == 0, outcome.err
     assert [entry["seed"] for entry in outcome.json["seeds"]] == [2, 7]
     for entry in outcome.json["seeds"]:
         assert f"seed-{entry['seed']}" in entry["run"]
+        assert summary_of(Path(entry["run"])).flags == clients
         lines = [
             line for line in outcome.err.splitlines() if line.startswith(f"seed {entry['seed']} ")
         ]
         assert [line.split("  ")[1] for line in lines] == [f"round {n}/4" for n in (1, 2, 3, 4)]
-    seven = fedrec("simulate", settings_file, *small("federation.seed=7"), "--json").json
+    seven = fedrec("simulate", settings_file, *small("federation.seed=7"), *clients, "--json").json
     assert seven["results"] == outcome.json["seeds"][1]["results"]
     assert seven["results"] != outcome.json["seeds"][0]["results"]
 

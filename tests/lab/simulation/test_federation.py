@@ -1,13 +1,16 @@
 """The in-process federation: the same bits for every party, stopped or not."""
 
+import fcntl
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from world.clock import FakeClock
 
+from fedrec import state_folder
 from fedrec.algorithms.algorithm import Derived
 from fedrec.errors import (
     DataError,
@@ -238,6 +241,18 @@ def test_one_process_trains_in_a_run_folder(settings_of, data, tmp_path):
     run(settings_of(), data, folder=tmp_path, resume=True, on_round=again, stop=lambda: True)
     assert refused == ["folder_in_use"] * 2
     run(settings_of(), data, folder=tmp_path, resume=True, stop=lambda: True)
+
+
+def test_a_look_at_the_lock_refuses_no_start(tmp_path, monkeypatch):
+    checkpoints = CheckpointFolder(tmp_path)
+    checkpoints.path.mkdir()
+    look = (checkpoints.path / "lock").open("w")
+    fcntl.flock(look, fcntl.LOCK_SH)
+    time = SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda seconds: look.close())
+    monkeypatch.setattr(state_folder, "time", time)
+    checkpoints.open()
+    checkpoints.close()
+    assert look.closed
 
 
 def test_a_simulation_that_does_not_begin_leaves_nothing(settings_of, data, tmp_path):

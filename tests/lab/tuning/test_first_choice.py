@@ -1,4 +1,4 @@
-"""What `fedrec init --auto` chooses on validation, and when it keeps the defaults."""
+"""What `fedrec init --auto` chooses on validation, and when it keeps the proposed values."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def test_what_validation_shows_is_chosen_and_test_items_count_for_nothing(many):
     found, seen = chosen(many)
     assert found.values == {"algorithm.regularisation": 300.0}
     of_lambda, of_tail = found.reasons
-    assert "NDCG@10 on 400 validation items by +" in of_lambda and "the default" in of_lambda
+    assert "NDCG@10 on 400 validation items by +" in of_lambda
+    assert "against the proposed value" in of_lambda
     assert "client.tail is false, tried with 3 clients: no item" in of_tail
     assert "starting settings: NDCG@10" in seen[1]
     moved = replace(users, test_items=users.test_items[::-1].copy())
@@ -66,6 +67,7 @@ def test_too_few_validation_users_change_nothing():
     found, seen = chosen(made(n_users=300, n_items=300))
     assert len(seen) > 2
     assert not found.values
+    assert "but the proposed value is kept" in found.reasons[0]
     assert "too few users to choose" in found.reasons[0] and "[-" in found.reasons[0]
 
 
