@@ -24,7 +24,7 @@
     |  |- RevealRefused              reveal_refused         5    FAILED_PRECONDITION
     |  |  |- WrongTags               wrong_tags             5    FAILED_PRECONDITION
     |  |  `- SplitView               split_view             5    FAILED_PRECONDITION
-    |  |- RoundRefused               round_refused          5    FAILED_PRECONDITION
+    |  |- TaskRefused                task_refused           5    FAILED_PRECONDITION
     |  |- SumOutOfBounds             sum_out_of_bounds      5    FAILED_PRECONDITION
     |  |- FolderIsOld                folder_is_old_or_copied  5  PERMISSION_DENIED
     |  |  `- SecondCopy              second_copy            5    PERMISSION_DENIED
@@ -86,13 +86,13 @@ __all__ = [
     "RosterBreaksCells",
     "RoundClosed",
     "RoundError",
-    "RoundRefused",
     "SecondCopy",
     "SettingsError",
     "SplitView",
     "StateWentBack",
     "StorageError",
     "SumOutOfBounds",
+    "TaskRefused",
     "TooLarge",
     "TrainingError",
     "Unreachable",
@@ -336,11 +336,11 @@ class SplitView(RevealRefused):
     public = "The coordinator made different statements to clients of a round."
 
 
-class RoundRefused(RefusedError):
-    """A round in which a client must not take part, because of its earlier updates."""
+class TaskRefused(RefusedError):
+    """A task that a client must not do: it would reveal more than its users agreed to."""
 
-    code = "round_refused"
-    public = "The client does not take part in this round."
+    code = "task_refused"
+    public = "The client does not do this task."
     grpc_status = "FAILED_PRECONDITION"
 
 

@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -28,8 +29,9 @@ class OwnFolder:
     """
 
     def __init__(self, parent: Path | None, prefix: str) -> None:
-        within = Path(tempfile.gettempdir()) if parent is None else parent
-        _remove_abandoned(within, prefix)
+        # Python 3.11's `mkdtemp` returns a relative path in a relative folder.
+        within = (Path(tempfile.gettempdir()) if parent is None else parent).absolute()
+        remove_abandoned(within, prefix)
         self._owner = os.getpid()
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=within))
         # Locked before it has its name, so that no other process treats it as abandoned.
@@ -44,9 +46,16 @@ class OwnFolder:
             self._lock.close()
 
 
-def _remove_abandoned(within: Path, prefix: str) -> None:
-    """Delete the folders of processes that were killed together with all their workers."""
-    for folder in within.glob(f"{prefix}*"):
+def remove_abandoned(within: Path, prefix: str) -> None:
+    """Delete the folders of processes that were killed together with all their workers.
+
+    Args:
+        within: folder in which they are. It may be missing or unreadable.
+    """
+    found: list[Path] = []
+    with suppress(OSError):
+        found.extend(within.glob(f"{prefix}*"))
+    for folder in found:
         try:
             with (folder / _LOCK).open("rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

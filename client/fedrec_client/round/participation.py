@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.errors import ConflictingUpload, RoundClosed, RoundError, RoundRefused
+from fedrec.errors import ConflictingUpload, RoundClosed, RoundError, TaskRefused
 from fedrec.follower.round_terms import AnnouncedRound
 from fedrec.ids import RoundId, UserId, canonical
 from fedrec.plan.algorithm import divides_by_count
@@ -83,7 +83,7 @@ class Participation:
 
         Raises:
             RoundError: the round is not one that follows from the local model.
-            RoundRefused: the update would reveal more than this client agreed to.
+            TaskRefused: the update would reveal more than this client agreed to.
         """
         staged, made = self._store.state.staged, None
         if staged is None or staged.header.round != task.round:
@@ -92,7 +92,7 @@ class Participation:
             made = self._make(task)
         elif _about(staged.header) != _about(task):
             # A restored coordinator used a number again.
-            raise RoundRefused(
+            raise TaskRefused(
                 f"Round {task.round} was already answered with another kind, model or key epoch."
             )
         return self.send(made)
@@ -156,7 +156,7 @@ class Participation:
 
         Raises:
             RoundError: it does not follow from the local model, or was already answered.
-            RoundRefused: items are counted twice, or trained before they are counted.
+            TaskRefused: items are counted twice, or trained before they are counted.
         """
         if task.base_round != self._model.version or task.round <= self._model.version:
             raise RoundError(
@@ -168,9 +168,9 @@ class Participation:
         divides = divides_by_count(plan)
         needed = plan.federation.minimum_item_users > 1 or divides
         if task.kind == "count" and counted and not divides:
-            raise RoundRefused(f"Round {task.round} counts items, but they are already counted.")
+            raise TaskRefused(f"Round {task.round} counts items, but they are already counted.")
         if task.kind != "count" and needed and not counted:
-            raise RoundRefused(
+            raise TaskRefused(
                 f"Round {task.round} is of kind {task.kind}, but items are not counted yet, so "
                 "rows of rare items would be trained (federation.minimum_item_users)."
             )

@@ -62,6 +62,7 @@ class RoundSteps:
 
         Raises:
             RoundError: the round is not one that follows from the local model.
+            TaskRefused: items are counted twice, or trained before they are counted.
         """
         record = self._store.state.masking
         if record is None or record.round != task.round:

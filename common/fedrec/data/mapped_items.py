@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,7 +14,8 @@ from numpy.typing import DTypeLike, NDArray
 from fedrec.durable import unwritten
 from fedrec.own_folder import OwnFolder
 
-_PREFIX = "fedrec-users-"
+PREFIX = "fedrec-users-"
+"""Begins the names of folders with items."""
 
 
 class MappedItems:
@@ -42,18 +44,21 @@ class MappedItems:
             folder: the folder for a folder with the files, created if it is missing.
 
         Raises:
-            StorageError: the disk has no room for them.
+            DiskFull: the disk has no room for them, and nothing is left of them.
             SettingsError: the folder can't be written.
         """
         files = []
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            own = OwnFolder(folder, _PREFIX)
+            own = OwnFolder(folder, PREFIX)
             try:
                 for number, part in enumerate(parts):
                     stored = part.astype(np.min_scalar_type(int(part.max(initial=0))))
                     path = own.path / f"{number:05}.items"
-                    stored.tofile(path)
+                    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                    # `ndarray.tofile` doesn't notice a full disk while it closes the file.
+                    with os.fdopen(handle, "wb") as file:
+                        file.write(stored.data)
                     files.append((str(path), str(stored.dtype), len(part)))
             except BaseException:
                 own.remove()

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.interactions import Interactions, encode_ids, recency_keys
-from fedrec.data.mapped_items import MappedItems
+from fedrec.data.mapped_items import PREFIX, MappedItems
 from fedrec.errors import DataError
 from fedrec.ids import UserId
-from fedrec.own_folder import MOST_FILE_USERS
+from fedrec.own_folder import MOST_FILE_USERS, remove_abandoned
 from fedrec.showing import bars, html_table
 
 NO_ITEM = -1
@@ -123,16 +123,17 @@ class UserSplit:
     def in_files(self, folder: Path) -> UserSplit:
         """Return the same users, with their training items in files of up to 100,000 users each.
 
-        Fewer users stay in memory.
+        Fewer users stay in memory. Files of killed processes are removed from the folder.
 
         Args:
             folder: the folder for the folder with the files. See `MappedItems.written`.
 
         Raises:
-            StorageError: the disk has no room for them.
+            DiskFull: the disk has no room for them.
             SettingsError: the folder can't be written.
         """
         if len(self) <= MOST_FILE_USERS:
+            remove_abandoned(folder, PREFIX)
             return self
         ends = np.append(self.train_indptr[:-1:MOST_FILE_USERS], self.n_train).tolist()
         parts = (self.train_items[begin:end] for begin, end in pairwise(ends))

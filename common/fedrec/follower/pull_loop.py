@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 from fedrec.clock import Clock
-from fedrec.errors import CoordinatorWentBack, NotInRoster, RevealRefused, RoundError, RoundRefused
+from fedrec.errors import CoordinatorWentBack, NotInRoster, RevealRefused, RoundError, TaskRefused
 from fedrec.follower.catching_up import CatchingUp
 from fedrec.follower.follower_store import FollowerStore
 from fedrec.follower.patient_link import Backoff
@@ -100,6 +100,7 @@ class PullLoop(ABC):
         self._store = context.store
         self._journal = context.journal
         self._stop = backoff.stop
+        self._refused: tuple[RoundId, str] | None = None
         self._backoff = backoff
         self._clock = clock
         self._rollbacks = rollbacks
@@ -160,10 +161,13 @@ class PullLoop(ABC):
         except RevealRefused as error:
             self._journal.tell("reveal_refused", _round_of(task), detail=error.message)
             return False
-        except RoundRefused as error:
+        except TaskRefused as error:
             about = _round_of(task) or self._model.version
-            self._context.refused("task_refused", about, error)
-            self._journal.tell("task_refused", about, detail=error.message)
+            # The coordinator may ask the same again and again.
+            if self._refused != (about, error.message):
+                self._refused = (about, error.message)
+                self._context.refused("task_refused", about, error)
+                self._journal.tell("task_refused", about, detail=error.message)
             return False
         except RoundError as error:
             # The coordinator's request crossed ours, and its round has ended. It will ask again.

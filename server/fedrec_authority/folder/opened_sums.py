@@ -38,7 +38,7 @@ class RevealedRound(Record):
             the whole sum was unfit.
         kept: digest of the contributions without those of unfit cells, or empty if no cell is
             unfit.
-        provisional: whether it counts as a refused sum until its tags turn out to be right.
+        provisional: whether it counts as a refused sum until the answer is known.
     """
 
     round: RoundId
@@ -139,26 +139,18 @@ class OpenedSums(FollowerStore[OpeningState]):
 
     state_type = OpeningState
 
-    def record_reveal(
-        self,
-        round_id: RoundId,
-        manifest_digest: bytes,
-        sum_digest: bytes,
-        *,
-        tagged: bool = False,
-    ) -> None:
+    def record_reveal(self, round_id: RoundId, manifest_digest: bytes, sum_digest: bytes) -> None:
         """Record permanently, before the key is used, which sum is about to be opened.
 
-        Args:
-            tagged: count it as a sum with wrong tags until `settle`, so that a crash in between
-                does not allow another try.
+        It counts as a refused sum until `settle`. A crash in between then allows no other try, and
+        neither does a coordinator that withholds the updates of single cells.
         """
         known = self.state.revealed_as(round_id)
         entry = known or RevealedRound(
             round=round_id, manifest_digest=manifest_digest, sum_digest=sum_digest
         )
-        charged = tagged and not entry.provisional
-        entry = entry.model_copy(update={"provisional": tagged or entry.provisional})
+        charged = not entry.provisional
+        entry = entry.model_copy(update={"provisional": True})
         others = tuple(one for one in self.state.revealed if one.round != round_id)
         self.change(revealed=(*others, entry), refused_sums=self.state.refused_sums + charged)
 

@@ -143,7 +143,6 @@ class SumOpening:
             task.round,
             manifest_digest(self._membership.run, task.round, task.contributions),
             Blob.of(total).digest,
-            tagged=self._is_fetched(task),
         )
         try:
             if problem is not None:
@@ -250,8 +249,9 @@ class SumOpening:
         names = member.tag_names(task.round, task.contributions) if member.is_tagged else None
         vector = self._model.vector(task.kind)
         aggregate = vector.member.reveal(total, len(task.contributions), names)
-        # The tags are right.
-        self._store.settle(task.round)
+        if member.is_tagged:
+            # Its tags are right: the answer depends on what members encrypted, not on the key.
+            self._store.settle(task.round)
         self._counts.count(task, task.contributions)
         self._model.check_sum(task.kind, aggregate, task.contributions)
         return _Publishable(contributions=task.contributions, aggregate=aggregate)

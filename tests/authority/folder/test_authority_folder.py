@@ -252,8 +252,9 @@ def test_operators_are_listed_by_name(folder):
 def sums(tmp_path):
     made = OpenedSums(tmp_path / "state", setting="--into")
     made.bind(PIN, 1)
-    made.record_reveal(RoundId(1), b"\xfc" * 32, b"sum", tagged=True)
+    made.record_reveal(RoundId(1), b"\xfc" * 32, b"sum")
     made.record_reveal(RoundId(2), b"b", b"sum")
+    made.settle(RoundId(2))
     assert made.record_cell(RoundId(2), 3, b"sum of a cell")
     made.record_paused(RoundId(2), (3,), b"kept", newest=1)
     return made

@@ -395,7 +395,7 @@ def test_too_many_wrong_sums_end_the_answers(tmp_path, key):
     world.run_revealer()
     with OpenedSums(world.keys.revealer.folder / STATE_FOLDER) as store:
         for number in range(101, 101 + MOST_REFUSED):
-            store.record_reveal(RoundId(number), b"m", b"s", tagged=True)
+            store.record_reveal(RoundId(number), b"m", b"s")
     world.run_revealer(lambda: world.reveal(round_))
     refused(world, key, "Every further answer would reveal something about the key")
 

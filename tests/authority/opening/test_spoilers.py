@@ -6,6 +6,7 @@ Of the two or three cells of puppets the spoiler is in the last.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -337,6 +338,28 @@ def test_a_round_that_is_abandoned_meanwhile_costs_one_wrong_sum_at_most(
     world.run_revealer(*[lambda: world.reveal(round_)] * 3)
     assert world.link.reveals == world.link.declined == []
     assert state_of(world).refused_sums == cost
+
+
+def test_a_coordinator_that_withholds_single_updates_has_no_free_tries(tmp_path, monkeypatch):
+    """It lets the authority add up a colluder's wrongly tagged update, and hides the cells'."""
+    world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
+    round_ = world.honest_round()
+    vector = world.round_vector(round_, world.puppets[5])
+    world.put(
+        round_, world.puppets[5], vector.member.protect(world.vector(5, round_), b"another name")
+    )
+    fetched, fetch = count(1), world.link.contribution
+
+    def withheld(*asked):
+        if next(fetched) % 7 == 0:
+            raise RoundError("The round has no contribution from that client.")
+        return fetch(*asked)
+
+    monkeypatch.setattr(world.link, "contribution", withheld)
+    world.run_revealer(*[lambda: world.reveal(round_)] * 3)
+    assert next(fetched) == 22, "each time the whole sum, and one more"
+    assert world.link.reveals == world.link.declined == []
+    assert state_of(world).refused_sums == 1
 
 
 @pytest.mark.parametrize("opened", [0, 1, 2])

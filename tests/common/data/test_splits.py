@@ -265,16 +265,21 @@ def test_many_users_lie_in_files_of_neighbours_until_nothing_needs_them(tmp_path
         validation_items=np.full(len(each), -1),
         test_items=np.full(len(each), -1),
     )
-    assert users.in_files(tmp_path) is users
-    monkeypatch.setattr(splits, "MOST_FILE_USERS", 2)
     killed = tmp_path / "runs" / "fedrec-users-of-a-killed-process"
-    killed.mkdir(parents=True)
-    (killed / "lock").touch()
-    found, held = users.in_files(tmp_path / "runs").train_items, users.train_items
+    for most in (100_000, 2):
+        killed.mkdir(parents=True)
+        (killed / "lock").touch()
+        monkeypatch.setattr(splits, "MOST_FILE_USERS", most)
+        stored = users.in_files(tmp_path / "runs")
+        assert not killed.exists()
+        assert (stored is users) == (most > len(each))
+    found, held = stored.train_items, users.train_items
+    del stored
     (folder,) = (tmp_path / "runs").iterdir()
     # An item takes a byte, except among 300 items.
-    sizes = [path.stat().st_size for path in sorted(folder.glob("*.items"))]
-    assert sizes == [3, 0, 6, 2, 608, 0]
+    about = [path.stat() for path in sorted(folder.glob("*.items"))]
+    assert [file.st_size for file in about] == [3, 0, 6, 2, 608, 0]
+    assert not any(file.st_mode & 0o077 for file in about)
     for begin, end in combinations_with_replacement([0, 1, 3, 4, 9, 10, 11, 314, 315], 2):
         assert np.array_equal(found[begin:end], held[begin:end])
     some = np.random.default_rng(0).integers(0, len(held), 50)
