@@ -294,13 +294,17 @@ def test_other_bytes_than_the_signed_ones_blame_no_cell(tmp_path, key):
 TAGGED: dict[str, Any] = {**PLAN, "rounds": {"recompute_limit": 3, "cells_per_round": 2}}
 
 
+def wrongly_tagged(tmp_path, plan):
+    """Return a world, and a round whose last update has another one's tags."""
+    world = AuthorityWorld(tmp_path, n_puppets=6, **plan)
+    round_, spoiler = world.honest_round(), world.puppets[5]
+    member = world.round_vector(round_, spoiler).member
+    world.put(round_, spoiler, member.protect(world.vector(5, round_), b"another name"))
+    return world, round_
+
+
 def test_above_the_limit_it_adds_up_itself_what_a_member_tagged_wrongly(tmp_path, key):
-    world = AuthorityWorld(tmp_path, n_puppets=6, **TAGGED)
-    round_ = world.honest_round()
-    vector = world.round_vector(round_, world.puppets[5])
-    world.put(
-        round_, world.puppets[5], vector.member.protect(world.vector(5, round_), b"another name")
-    )
+    world, round_ = wrongly_tagged(tmp_path, TAGGED)
     world.run_revealer(lambda: world.reveal(round_))
     check_published_over(world, round_, (2,), 0, 1, 2)
     assert world.link.calls.count("contribution") == 6
@@ -342,12 +346,7 @@ def test_a_round_that_is_abandoned_meanwhile_costs_one_wrong_sum_at_most(
 
 def test_a_coordinator_that_withholds_single_updates_has_no_free_tries(tmp_path, monkeypatch):
     """It lets the authority add up a colluder's wrongly tagged update, and hides the cells'."""
-    world = AuthorityWorld(tmp_path, n_puppets=6, **PLAN)
-    round_ = world.honest_round()
-    vector = world.round_vector(round_, world.puppets[5])
-    world.put(
-        round_, world.puppets[5], vector.member.protect(world.vector(5, round_), b"another name")
-    )
+    world, round_ = wrongly_tagged(tmp_path, PLAN)
     fetched, fetch = count(1), world.link.contribution
 
     def withheld(*asked):
