@@ -220,7 +220,11 @@ def evaluate(
     require(*training_modules(settings.plan), "pyarrow", *(["scipy"] if names else []))
     division = _Division(split, test_share)
     users, catalogue = read_users(
-        settings.data, reader="an evaluation", tell=echo_note, divide=division
+        settings.data,
+        reader="an evaluation",
+        tell=echo_note,
+        divide=division,
+        folder=Path(settings.output.runs) if out is None else out.parent,
     )
     asked, by_cells, unused = read_cells(settings, cells, clients)
     for warning in (*few_clients_warnings(settings.plan, clients), *filter(None, (unused,))):
