@@ -13,7 +13,8 @@ from command import SMALL, sets
 from fedrec_lab.comparison.runs import compare_runs
 from fedrec_lab.reports.round_progress import StopRequest
 from fedrec_lab.reports.round_report import RoundReport
-from fedrec_lab.reports.run_folder import RunFolder, summary_of
+from fedrec_lab.reports.run_folder import RunFolder
+from fedrec_lab.reports.run_summary import summary_of
 
 pytestmark = pytest.mark.slow
 
