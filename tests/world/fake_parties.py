@@ -193,7 +193,7 @@ class Parties:
             secrets=secrets,
             context=self.context,
             protection=self.largest,
-            member=self.half_of(member, tag_key_of(secrets, "films", roster.epoch)),
+            half=self.half_of(member, tag_key_of(secrets, "films", roster.epoch)),
             layout=self.layout,
         )
 

@@ -14,6 +14,7 @@ from fedrec.plan.privacy import privacy_problems
 from fedrec.plan.protections import about_protection, check_sizes
 from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
+from fedrec.protection.protection import EncryptingProtection
 from fedrec.protection.settings import FEWEST_SUMMANDS
 from fedrec.section import Problem, Section, as_toml
 from fedrec.updates import UPDATES
@@ -275,7 +276,7 @@ def _summands(plan: Plan) -> Iterator[Conflict]:
 def _key_holder(plan: Plan) -> Iterator[Conflict]:
     """Refuse to keep a key from clients if they need it for encryption."""
     name = plan.protection.name
-    if plan.authority_opens and not PROTECTIONS[name].has_encryptor:
+    if plan.authority_opens and not issubclass(PROTECTIONS[name], EncryptingProtection):
         yield Conflict(
             keys=("protection.key_holder", "protection.name"),
             sentence=f'protection.key_holder is "authority", but {name} has no key that only '
