@@ -159,7 +159,7 @@ def jobs_of(
         )
     jobs = []
     negatives = draws_negatives(settings.plan)
-    allowed = about_algorithm(settings).protocols
+    allowed = about_algorithm(settings).supports.protocols
     for group in protocol_groups(protocols, negatives=negatives):
         if negatives and not set(group) & set(allowed):
             continue
