@@ -286,7 +286,7 @@ class _Given:
             self.values.pop(key, None)
             self.origins.pop(key, None)
         elif key in known and isinstance(value, str) and "\0" in value:
-            self.refuse(origin, f"{key} has a zero character, which no text may contain. Remove it.")
+            self.refuse(origin, f"{key} has a zero character. Remove it.")
         elif key in known:
             self.values[key], self.origins[key] = value, origin
         elif table in known and isinstance(known[table].default, Section):
