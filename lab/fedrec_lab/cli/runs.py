@@ -168,11 +168,11 @@ def _shown(found: RunSummary, files: list[str]) -> Iterator[str | TextTable]:
 
 def _next(found: RunSummary, files: list[str]) -> list[str]:
     """Return the commands that use the folder."""
-    commands = _again(found)
+    commands, path = _again(found), shlex.quote(str(found.path))
     if "report.json" in files:
-        commands.append(f"fedrec report {found.path}")
+        commands.append(f"fedrec report {path}")
     if "model.safetensors" in files and "users.safetensors" in files:
-        commands.append(f"fedrec recommend {found.path} --user ID")
+        commands.append(f"fedrec recommend {path} --user ID")
     return commands
 
 

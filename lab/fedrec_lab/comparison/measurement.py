@@ -195,7 +195,8 @@ class Parts(Generic[Part]):
             "measurements": self._content.dump_python(tuple(measurements)),
         }
         content = json.dumps(record, indent=1).encode()
-        write_whole(self._folder / f"{name}.json", content, private=False)
+        # A measurement has every user's rank, which only the owner may read.
+        write_whole(self._folder / f"{name}.json", content, private=True)
         shutil.rmtree(self._trainings / name, ignore_errors=True)
         if self._trainings.is_dir() and not any(self._trainings.iterdir()):
             self._trainings.rmdir()
