@@ -298,7 +298,7 @@ def asked_round(plan: Plan, n_clients: int) -> AskedRound:
         maximum_users=plan.federation.maximum_users,
         fraction_bits=plan.update.fraction_bits,
         changes=changes,
-        protections=about_algorithm(plan).protections,
+        protections=about_algorithm(plan).supports.protections,
     )
 
 

@@ -371,7 +371,9 @@ class Plan(Section):
         """Use the algorithm's own update structure if none was set."""
         if "structure" not in self.update.model_fields_set:
             kind = ALGORITHMS.get(self.algorithm.name, DEFAULT_ALGORITHM)
-            own = self.update.model_copy(update={"structure": kind.about.structure})
+            tuned = kind.about.advice.starter or {}
+            structure = tuned.get("update.structure", kind.about.supports.updates[0])
+            own = self.update.model_copy(update={"structure": structure})
             # It stays a default: a client doesn't insist on what its file doesn't have.
             own.model_fields_set.discard("structure")
             self.__dict__["update"] = own

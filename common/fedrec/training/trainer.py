@@ -164,7 +164,7 @@ class Trainer:
         found = partial(
             buckets_of,
             samples,
-            batch_size=self._algorithm.batch_size,
+            batch_size=self._algorithm.settings.batch_size,
             epochs=self.epochs,
             gathers=self.gathers,
             together=self.together,
@@ -186,7 +186,7 @@ class Trainer:
             chunk,
             seed=algorithm.shapes.seed,
             round_id=self._start.round,
-            negatives_per_positive=algorithm.negatives_per_positive,
+            negatives_per_positive=algorithm.settings.negatives_per_positive,
         )
         noisy = any(isinstance(each, Sgd) and each.noise for each in self._round.optimisers)
         if noisy or algorithm.steps_every_row:
@@ -270,7 +270,7 @@ class Trainer:
     def together(self) -> int:
         """The same value as in `BlockSize`."""
         algorithm = self._algorithm
-        return 1 + algorithm.negatives_per_positive if algorithm.sums_minibatches else 0
+        return 1 + algorithm.settings.negatives_per_positive if algorithm.sums_minibatches else 0
 
     @property
     def may_skip(self) -> bool:

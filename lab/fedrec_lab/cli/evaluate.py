@@ -226,6 +226,11 @@ def evaluate(
         divide=division,
         folder=Path(settings.output.runs) if out is None else out.parent,
     )
+    if numbers_of_lists and max(numbers_of_lists) > len(catalogue):
+        raise SettingsError(
+            f"--lists-at is {lists_at!r}, but the catalogue has {len(catalogue)} items.",
+            remedy="Ask for shorter lists.",
+        )
     asked, by_cells, unused = read_cells(settings, cells, clients)
     for warning in (*few_clients_warnings(settings.plan, clients), *filter(None, (unused,))):
         typer.echo(f"warning: {warning}", err=True)

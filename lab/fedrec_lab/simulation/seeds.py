@@ -188,8 +188,8 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def settings_of_seeds(settings: Settings, seeds: Sequence[int]) -> dict[int, Settings]:
-    """Return the settings under every seed, in the order given.
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Check the seeds of several runs.
 
     Raises:
         SettingsError: a seed is named twice, or is none.
@@ -204,6 +204,11 @@ def settings_of_seeds(settings: Settings, seeds: Sequence[int]) -> dict[int, Set
         raise SettingsError(
             f"{outside[0]} is not a valid seed.", remedy="A seed is an integer from 0 to 2^63 - 1."
         )
+
+
+def settings_of_seeds(settings: Settings, seeds: Sequence[int]) -> dict[int, Settings]:
+    """Return the settings under every seed, in the order given. See `check_seeds`."""
+    check_seeds(seeds)
     values = settings.federation.model_dump()
     return {
         seed: settings.model_copy(

@@ -18,7 +18,7 @@ from fedrec.cli.terminal import human_bytes, human_share
 from fedrec.data import generate, splits
 from fedrec.data.mapped_items import MappedItems
 from fedrec_lab.reports.round_progress import StopRequest
-from fedrec_lab.reports.run_folder import summary_of
+from fedrec_lab.reports.run_summary import summary_of
 
 pytestmark = pytest.mark.slow
 

@@ -102,7 +102,7 @@ def estimated_seconds(job: Job) -> float:
     levels = [members for members, _ in job.cohort.levels(job.participating, algorithm.steps)]
     n_positives = sum(int(held[members].sum()) for members in levels)
     n_minibatches = sum(int(algorithm.steps(held[members]).sum()) for members in levels)
-    n_samples = n_positives * (1 + algorithm.negatives_per_positive)
+    n_samples = n_positives * (1 + algorithm.derived.negatives_per_positive)
     each = _SECONDS_A_SAMPLE + _SECONDS_A_VALUE * values + _SECONDS_A_WEIGHT * weights
     return passes * (n_minibatches * _SECONDS_A_MINIBATCH + n_samples * each)
 
