@@ -60,8 +60,7 @@ def remove_abandoned(within: Path, prefix: str) -> None:
 
     Args:
         within: folder in which they are. It may be missing or unreadable.
-        prefix: the prefix of their names, maybe after the folders that lead there from `within`, in
-            which `*` stands for any.
+        prefix: the prefix of their names. Before it, there may be a pattern of the folders between.
     """
     found: list[Path] = []
     with suppress(OSError):

@@ -417,7 +417,7 @@ def _ray_errors() -> Iterator[None]:
         ) from error
     except ray.exceptions.RayError as error:
         raise TrainingError(
-            f"A worker of the Ray cluster or its users' tables were lost {_RETRIES + 1} times in one "
+            f"A worker of the Ray cluster or its tables were lost {_RETRIES + 1} times in one "
             f"call, or it couldn't start: {_first_line(error)} The version before this round is "
             "intact.",
             remedy="Check that every node has the same fedrec[ray] and enough memory, and that no "
