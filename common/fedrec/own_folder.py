@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 MOST_FILE_USERS = 100_000
-"""The most users whose rows are in one file."""
+"""The maximum number of users whose rows are in one file."""
 
 _LOCK = "lock"
 
