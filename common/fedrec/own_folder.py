@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedrec.errors import StorageError
 
 MOST_FILE_USERS = 100_000
-"""The most users whose rows are in one file."""
+"""The maximum number of users whose rows are in one file."""
 
 ITEMS_PREFIX = "fedrec-users-"
 """Begins the names of folders with users' items."""

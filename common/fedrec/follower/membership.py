@@ -126,7 +126,7 @@ class Membership:
 
     @property
     def minimum_summands(self) -> int:
-        """The fewest distinct clients in a sum that may be opened or trusted.
+        """The minimum number of distinct clients in a sum that may be opened or trusted.
 
         The plan's minima apply too, because this client agreed to them when it enrolled.
         """

@@ -272,7 +272,7 @@ class RoundSettings(Section):
         return self.total + 2
 
     def fewest_summands(self, hides_updates: bool, roster_floor: int = 1) -> int:
-        """Return the fewest clients in a sum that is opened, published or trusted.
+        """Return the minimum number of clients in a sum that is opened, published or trusted.
 
         Args:
             hides_updates: whether only sums are to be read, never a single update.
@@ -338,7 +338,7 @@ class Plan(Section):
 
     @property
     def fewest_summands(self) -> int:
-        """The fewest clients in a sum, unless the roster requires more."""
+        """The minimum number of clients in a sum, unless the roster requires more."""
         return self.rounds.fewest_summands(PROTECTIONS[self.protection.name].hides_updates)
 
     @property

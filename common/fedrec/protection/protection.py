@@ -31,7 +31,7 @@ class Accumulator(ABC):
 
         Raises:
             MalformedUpdate: the message has the wrong length, plan, key or parameter set.
-            RoundError: the sum already has the most messages that the plan allows.
+            RoundError: the sum already has as many messages as the plan allows.
         """
 
     def add_from(self, file: BinaryIO) -> None:

@@ -151,7 +151,7 @@ def fit_of(
 
 
 MAXIMUM_CLIPPED = 1 << 20
-"""The most clipped values of one user that are told apart."""
+"""The largest number of clipped values of one user that metrics distinguish."""
 
 
 def training_sums(loss: torch.Tensor, clipped: torch.Tensor) -> NDArray[np.int64]:

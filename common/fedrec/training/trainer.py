@@ -320,7 +320,7 @@ class BlockRoom:
         self.n_items = len(start.active)
 
     def users(self, size: BlockSize, n_users: int) -> int:
-        """Return the most users of a block, a multiple of eight. The result is at least eight.
+        """Return the maximum number of users of a block, a multiple of eight and at least eight.
 
         Args:
             n_users: the number of users. More than those need not be counted.
@@ -438,7 +438,7 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """Count the memory of new tensors while they are referenced.
 
     Attributes:
-        peak: the most bytes at any moment.
+        peak: the largest number of bytes at any moment.
     """
 
     def __init__(self) -> None:
