@@ -5,15 +5,14 @@ import importlib.util
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lab.simulation.runs import bits
 
 from fedrec.errors import StorageError
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.blocked_table import BlockedTable
-from fedrec.model.state import PrivateState
 from fedrec.model.tables import names_in, read_manifest
 from fedrec_lab.simulation.checkpoint import CheckpointFolder
 from fedrec_lab.simulation.federation import SimulatedFederation
@@ -41,14 +40,6 @@ def in_files(large):
 def held(large):
     """The run with its tables in memory."""
     return bits(large.run(None))
-
-
-def bits(result):
-    states = [
-        version.shared.canonical_bytes() + PrivateState.of(version.private.arrays()).to_bytes()
-        for version in (result.last, result.best)
-    ]
-    return states, [replace(report, seconds=0.0) for report in result.rounds], result.best.round
 
 
 def blocks_in(folder):

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from conformance.party import ALGORITHM_SETTINGS
 from conformance.unrounded import assert_near
+from lab.simulation.runs import bits, run
 
 from fedrec.algorithms import ALGORITHMS, individual
 from fedrec.errors import RefusedError
-from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom
 from fedrec.settings.schema import Settings
 from fedrec.training.learner import Learner
 from fedrec.training.personalising import sent_table
-from fedrec_lab.simulation import simulate
 
 pytestmark = pytest.mark.slow
 
@@ -35,18 +34,6 @@ def settings(request, settings_of):
     update = {"structure": "dense", "clip": 64.0, "rank": 4}
     made = settings_of(update=update, rounds={"total": 3}).model_dump()
     return Settings.model_validate(made | {"algorithm": APART[request.param]})
-
-
-def bits(result):
-    return [
-        version.shared.canonical_bytes() + PrivateState.of(version.private.arrays()).to_bytes()
-        for version in (result.last, result.best)
-    ]
-
-
-def run(settings, data, **options):
-    users, catalogue = data
-    return simulate(settings, users=users, catalogue=catalogue, **options)
 
 
 def test_the_same_bits_for_any_grouping_and_with_tables_in_files(settings, data, tmp_path):
