@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conformance.histories import unequal_users
+from conformance.histories import counted, unequal_users
 from reference.plain_pfedrec import train_user
 from world.plans import check_plan, plans
 
@@ -79,9 +79,8 @@ def test_without_personal_items_the_published_table_scores(users):
 
 def test_rare_items_stay_and_the_step_does_not_move_with_them(users):
     plan = plan_of(federation={"minimum_item_users": 5})
-    learner, shared, private = states_of(plan, users)
-    counted = learner.contribute("count", 1, shared, users, private)
-    shared = learner.server.apply("count", 1, shared, counted.vector)
+    learner = Learner(plan, N_ITEMS, device="cpu")
+    shared, private = counted(learner, users)
     rare = shared.holders < 5
     assert 0 < rare.sum() < N_ITEMS
     (phase,) = learner.server.algorithm.phases({})

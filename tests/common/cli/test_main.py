@@ -202,10 +202,6 @@ def test_a_failure_without_remedy_is_one_line(capsys):
     assert json.loads(capsys.readouterr().out)["remedy"] == ""
 
 
-def test_the_app_is_named():
-    assert app.info.name == "fedrec"
-
-
 def walk(command, words=()):
     """Yield the words and the parameters of every command that does something."""
     context = command.context_class(command, info_name="fedrec")

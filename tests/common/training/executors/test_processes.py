@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conformance.histories import counted
 from conformance.toys import TOYS, registered
 from world.rounds import EXACT, KINDS
 
@@ -177,9 +178,7 @@ def test_workers_measure_what_one_process_does(
         if workers is own and in_files:
             monkeypatch.setattr(splits, "MOST_FILE_USERS", 30)
             users = users.in_files(tmp_path)
-        shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
-        counted = learner.contribute("count", 1, shared, users, private)
-        shared = learner.server.apply("count", 1, shared, counted.vector)
+        shared, private = counted(learner, users)
         with monkeypatch.context() as patched:
             killing = Killing(patched, lambda task: task == 3, say="measure")
             part = learner.contribute("evaluate", 2, shared, users, private)
@@ -208,9 +207,7 @@ def test_divergence_is_told_as_in_one_process(plan_of, users, executor):
     for workers in (1, executor):
         plan = plan_of(federation={"minimum_item_users": 4})
         learner = learner_of(plan, workers)
-        shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
-        counted = learner.contribute("count", 1, shared, users, private)
-        shared = learner.server.apply("count", 1, shared, counted.vector)
+        shared, private = counted(learner, users)
         vectors = private.tensors["user_embedding"]
         for broken in (vectors * np.nan, vectors * np.float32(1e5)):
             with pytest.raises(TrainingError) as caught:
