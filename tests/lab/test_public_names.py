@@ -23,6 +23,7 @@ from fedrec_lab.simulation import runner
 README = Path(__file__).parents[2] / "README.md"
 
 
+@pytest.mark.long
 def test_the_ten_lines_of_the_readme(ml_100k, ml_100k_users, capsys):
     block = re.search(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)[1]
     names: dict[str, object] = {}

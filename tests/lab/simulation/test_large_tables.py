@@ -58,7 +58,7 @@ def committed(folder):
     ("where", "number"),
     [
         ("rows written", 40),
-        ("checkpoint", 11),
+        pytest.param("checkpoint", 11, marks=pytest.mark.long),
         pytest.param("block named", 75, marks=pytest.mark.long),
         pytest.param("sweep", 4, marks=pytest.mark.long),
     ],
