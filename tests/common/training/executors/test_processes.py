@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from conformance.histories import counted
 from conformance.toys import TOYS, registered
+from world.plans import params
 from world.rounds import EXACT, KINDS
 
 from fedrec.data import splits
@@ -158,24 +159,25 @@ def test_what_a_killed_worker_did_is_done_again(plan_of, play, same, own, monkey
     assert gone not in own.processes
 
 
+CORE = ("fedmf, colr", "sketch", "accelerated, candidates", "in files")
+
+
 @pytest.mark.parametrize(
-    ("kind", "in_files"), [*((kind, False) for kind in KINDS | EXACT), ("fedmf, colr", True)]
+    "kind", params(*CORE, long=[kind for kind in KINDS | EXACT if kind not in CORE])
 )
-def test_workers_measure_what_one_process_does(
-    kind, in_files, plan_of, users, own, monkeypatch, tmp_path
-):
+def test_workers_measure_what_one_process_does(kind, plan_of, users, own, monkeypatch, tmp_path):
     """All protocols and references, and a worker that dies while it measures."""
     found = []
     for workers in (1, own):
         learner = Learner(
-            plan_of(**(KINDS | EXACT)[kind]),
+            plan_of(**(KINDS | EXACT).get(kind, {})),
             200,
             device="cpu",
             resources=Resources(workers=workers),
             also=("full", "sampled"),
             measure_withheld=True,
         )
-        if workers is own and in_files:
+        if workers is own and kind == "in files":
             monkeypatch.setattr(splits, "MOST_FILE_USERS", 30)
             users = users.in_files(tmp_path)
         shared, private = counted(learner, users)
