@@ -49,7 +49,11 @@ CORE = [("none", 1), ("none", 7), ("bfv", 3), ("ckks", 7), ("paillier", 3), ("ma
 WHOLE = [(name, n_clients) for name in PROTECTIONS for n_clients in (3, 7)]
 
 
-@pytest.mark.parametrize("how", params(*CORE, long=[each for each in WHOLE if each not in CORE]))
+@pytest.mark.parametrize(
+    "how",
+    params(*CORE, long=[each for each in WHOLE if each not in CORE]),
+    ids=lambda how: "-".join(map(str, how)),
+)
 def test_the_same_bits_for_every_number_of_clients_and_protection(settings_of, data, alone, how):
     protection, n_clients = how
     settings = settings_of(protection=PROTECTIONS[protection])
