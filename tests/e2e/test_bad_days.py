@@ -311,7 +311,8 @@ def test_folders_where_nothing_can_be_written(kits, run_fedrec):
         ],
         f"--into: '{NOWHERE}' cannot be written": ["keys", "authority", "run", "127.0.0.1:1",
             "--once", "--into", NOWHERE],
-        f"--into: '{NOWHERE}/x' cannot be created": ["provision", "--into", f"{NOWHERE}/x"],
+        f"--into: '{NOWHERE}/x' cannot be created": ["provision", "--data", "data.csv",
+            "--into", f"{NOWHERE}/x"],
     }.items():  # fmt: skip
         text = run_fedrec(*arguments)
         assert text.startswith(f"error [settings]: {named}"), text
