@@ -287,11 +287,11 @@ def disclosures() -> list[str]:
     found: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for system in (*OWN, *PAPERS):
         about = ALGORITHMS[system].about
-        read = about.exposed_in_the_clear
-        apart = about.protections == ("none",)
+        read = about.exposes.in_the_clear
+        apart = about.supports.protections == ("none",)
         cells = (
             "none: updates stay apart" if apart else SUMS[about.audit],
-            "nothing" if apart else about.exposed_to_members or "the sum of a rare item's row",
+            "nothing" if apart else about.exposes.to_members or "the sum of a rare item's row",
             f"{read}. It takes `--accept-exposure`" if read else "the client's sums",
             "no" if about.not_under_noise else "yes",
         )

@@ -61,7 +61,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.about import ABOUT
-from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
+from fedrec.algorithms.algorithm import ChunkResult, RoundStart
 from fedrec.algorithms.declarations import (
     GRADES,
     HOLDERS,
@@ -74,6 +74,7 @@ from fedrec.algorithms.declarations import (
     Shapes,
     UpdateTensor,
 )
+from fedrec.algorithms.exact import ExactAlgorithm
 from fedrec.algorithms.sketched_weights import (
     SketchedWeights,
     drawn_directions,
@@ -170,7 +171,7 @@ class Candidate:
     form: Literal["plain", "diag"]
 
 
-class Sketch(Algorithm):
+class Sketch(ExactAlgorithm):
     """Sums along few directions and the model that follows. See the module's docstring."""
 
     settings_type: ClassVar[type[AlgorithmSettings]] = SketchSettings
