@@ -30,6 +30,7 @@ from fedrec.formats import (
     no_run_folder,
 )
 from fedrec.ids import digest
+from fedrec.own_folder import ITEMS_PREFIX, WORKERS_PREFIX, remove_abandoned
 from fedrec.settings.explain import settings_to_toml
 from fedrec.settings.schema import Settings
 from fedrec.settings.validation import PATHS
@@ -91,6 +92,8 @@ class RunFolder:
     ) -> RunFolder:
         """Create ``<base>/<name>-<stamp>``, with the time in UTC as the stamp.
 
+        Files that other runs' killed processes left in the base folder are removed.
+
         Args:
             began: when the run began, in Unix seconds, or None for the current time.
 
@@ -104,6 +107,9 @@ class RunFolder:
         check_runs_folder(Path(base))
         try:
             Path(base).mkdir(parents=True, exist_ok=True)
+            for run in ("*", "*/trainings/*"):
+                for prefix in (ITEMS_PREFIX, WORKERS_PREFIX):
+                    remove_abandoned(Path(base), f"{run}/{prefix}")
             for number in range(1, 1000):
                 path = Path(base) / (stem if number == 1 else f"{stem}-{number}")
                 try:
