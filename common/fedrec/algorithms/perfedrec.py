@@ -69,7 +69,7 @@ class PerFedRecSettings(TrainedSettings):
 
     name: Literal["perfedrec"] = Field(default="perfedrec", description="Which algorithm trains.")
     dim: int = Field(default=32, ge=1, le=1024, description="Length of an embedding vector.")
-    learning_rate: Rate = Field(default=0.001, description="Step size of Adam.")
+    learning_rate: Rate = Field(default=0.01, description="Step size of Adam.")
     batch_size: int = Field(default=2048, ge=1, le=1_000_000, description="Samples in a minibatch.")
     clusters: int = Field(
         default=5, ge=1, le=10_000, description="Clusters of users. At most as many as users."
@@ -83,7 +83,7 @@ class PerFedRecSettings(TrainedSettings):
         """See `AlgorithmSettings`."""
         return {
             "algorithm.dim": (16, 32, 64),
-            "algorithm.learning_rate": (0.001, 0.003, 0.01),
+            "algorithm.learning_rate": (0.003, 0.01, 0.03),
             "algorithm.clusters": (2, 5, 10),
             "rounds.total": (60,),
         }

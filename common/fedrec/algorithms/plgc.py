@@ -39,8 +39,8 @@ part in every round and no value is clipped: they do in round 1, where every C_n
 then on sum_n alpha_n C_n is G before each round, and both rules add the same changes to it. The
 part of a change that is clipped stays in C_n and never reaches G, while "table" sends it again.
 
-The mixed tables are the base's shared item rows that an optimiser moves (`_copied`). FedRAP has C
-already (`_added`): its other terms apply to C and G themselves, and it trains and sends G as before.
+The mixed tables are the base's shared item rows that an optimiser moves (`_copied`). FedRAP has its
+C (`_added`): its other terms apply to C and G themselves, and it trains and sends G as before.
 
 So do bases whose server makes a model for each user (`_sent`). G is `mixes_with`: with GPFedRec the
 table r that a user receives, to which C is still pulled, and with PerFedRec the mean of all tables.
