@@ -148,9 +148,9 @@ def replacing(
 
 
 @contextmanager
-def replacing_text(path: Path) -> Iterator[TextIO]:
-    """Replace a public UTF-8 text file as `replacing` does. Line ends are written as given."""
-    with replacing(path, private=False) as file:
+def replacing_text(path: Path, *, private: bool = False) -> Iterator[TextIO]:
+    """Replace a UTF-8 text file as `replacing` does. Line ends are written as given."""
+    with replacing(path, private=private) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         try:
             yield text

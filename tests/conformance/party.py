@@ -80,7 +80,7 @@ ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
 def plan_of(name: str, structure: str, **changes: dict[str, Any]) -> Plan:
     """Return the suite's plan for an algorithm and an update structure."""
     about = ALGORITHMS[name].about
-    asked = about.needs[structure].settings if structure in about.needs else {}
+    asked = about.supports.needs[structure].settings if structure in about.supports.needs else {}
     choice = {
         "algorithm": {"name": name, **ALGORITHM_SETTINGS.get(name, {}), **asked},
         "update": {"structure": structure},
@@ -88,8 +88,8 @@ def plan_of(name: str, structure: str, **changes: dict[str, Any]) -> Plan:
     merged: dict[str, dict[str, Any]] = {}
     if about.range_instead:
         choice["update"] |= {key: default_of(key) for key in ("clip", "fraction_bits")}
-    if about.protections:
-        choice["protection"] = {"name": about.protections[0]}
+    if about.supports.protections:
+        choice["protection"] = {"name": about.supports.protections[0]}
     for settings in (SETTINGS, choice, changes):
         for section, values in settings.items():
             merged[section] = merged.get(section, {}) | values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,8 @@ import pytest
 import fedrec
 import fedrec_lab
 from fedrec import FedrecError, load_data, load_settings
-from fedrec.data import generate, leave_one_out
+from fedrec.data import generate, leave_one_out, splits
+from fedrec.data.mapped_items import MappedItems
 from fedrec.errors import DataError, SettingsError
 from fedrec.extras import install_command
 from fedrec_lab.comparison import comparing
@@ -257,7 +259,8 @@ def test_progress_in_a_notebook_is_a_bar_in_the_cell(settings, data, monkeypatch
     assert len(shown) == settings.rounds.published
 
 
-def test_a_frame_is_data_wherever_data_are_taken(settings, tmp_path):
+@pytest.mark.parametrize("in_files", [False, True])
+def test_a_frame_is_data_wherever_data_are_taken(settings, tmp_path, monkeypatch, in_files):
     pandas = pytest.importorskip("pandas")
     rows = generate(n_users=30, n_items=40, n_clusters=2, interactions_per_user=8, seed=3)
     frame = rows.interactions.to_pandas().rename(columns={"user_id": "who"})
@@ -267,8 +270,14 @@ def test_a_frame_is_data_wherever_data_are_taken(settings, tmp_path):
     users, items = load_data(frame, user_column="who")
     expected = fedrec_lab.simulate(settings, users=users, catalogue=items)
     assert isinstance(frame, pandas.DataFrame)
+    if in_files:
+        monkeypatch.setattr(splits, "MOST_FILE_USERS", 7)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        for given in ({"source": frame, "user_column": "who"}, {"source": rows.interactions}):
+            assert isinstance(load_data(**given)[0].train_items, MappedItems)
     for given in (frame, rows.interactions):
         found = fedrec_lab.simulate(named, users=given)
+        assert isinstance(found.users.train_items, MappedItems) == in_files
         assert found.rows() == expected.rows()
     compared = fedrec_lab.compare(named, users=frame, references=()).table
     assert compared.rows[0].result("full").text("ndcg") == expected.rows()[0].text("ndcg")

@@ -316,9 +316,16 @@ def describe(
 def _save_description(data: DataSettings) -> Path:
     """Save how a file is read, in a file in the same folder."""
     from fedrec.durable import write_whole
+    from fedrec.errors import DataError
     from fedrec.section import as_toml
     from fedrec.settings.validation import description_of
 
+    source = Path(str(data.path))
+    if source == Path("/dev/stdin") or not source.exists() or source.is_fifo():
+        raise DataError(
+            "--save needs a file, but the interactions came from a pipe.",
+            remedy="Omit --save, or write the interactions to a file first.",
+        )
     chosen = data.model_dump(exclude_defaults=True, exclude={"path", "catalogue"})
     place = description_of(str(data.path))
     text = "".join(f"{name} = {as_toml(value)}\n" for name, value in chosen.items())

@@ -103,7 +103,7 @@ def print_table(
     """Print rows in aligned columns, under a title and column headers if there are any."""
     from rich.table import Table
 
-    cells = [list(row) for row in rows]
+    cells = [[_cell(text) for text in row] for row in rows]
     n_columns = max(map(len, [*cells, headers]), default=0)
     table = Table(box=None, show_header=bool(headers), pad_edge=False, padding=(0, 2, 0, 0))
     for index in range(n_columns):
@@ -121,6 +121,11 @@ def print_table(
         console.print(table)
     for line in drawn.get().splitlines():
         typer.echo(line.rstrip())
+
+
+def _cell(text: str) -> str:
+    """Return text that another party may have written, such as a title, with its own line ends."""
+    return "\n".join(str(printable(line)) for line in text.split("\n"))
 
 
 def printable(value: object) -> object:

@@ -209,7 +209,7 @@ class Catalogue(Tabular):
                 do not match its fingerprint.
         """
         try:
-            with Path(path).open(encoding="utf-8", newline="") as file:
+            with Path(path).open(encoding="utf-8-sig", newline="") as file:
                 records = list(csv.reader(file))
         except UnicodeDecodeError:
             raise DataError(

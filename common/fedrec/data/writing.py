@@ -63,12 +63,10 @@ def write_interactions(path: Path, interactions: Interactions, *, private: bool 
     """
     times = interactions.times().tolist()
     try:
-        with replacing_text(path) as file:
+        with replacing_text(path, private=private) as file:
             writer = csv.writer(file)
             writer.writerow(_HEADER)
             columns = zip(interactions.user_ids, interactions.item_ids, times, strict=True)
             writer.writerows((user, item, "" if time < 0 else time) for user, item, time in columns)
-        if private:
-            path.chmod(0o600)
     except OSError as error:
         raise unwritten(path, error, _ELSEWHERE) from None

@@ -285,6 +285,8 @@ class _Given:
             self._unset.add(key)
             self.values.pop(key, None)
             self.origins.pop(key, None)
+        elif key in known and isinstance(value, str) and "\0" in value:
+            self.refuse(origin, f"{key} has a zero character. Remove it.")
         elif key in known:
             self.values[key], self.origins[key] = value, origin
         elif table in known and isinstance(known[table].default, Section):
@@ -306,7 +308,7 @@ def _content(path: Path, text: str) -> Iterator[tuple[str, object, Origin]]:
     lines = _lines_of_keys(text)
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise _refusal(path, [_syntax_problem(path, text, error)]) from None
     for key, value in _flattened(document):
         line = lines.get(key) or lines.get(key.rpartition(".")[0], 0)
@@ -386,7 +388,7 @@ def _from_text(key: str, text: str) -> object:
         return text
 
 
-def _syntax_problem(path: Path, text: str, error: tomllib.TOMLDecodeError | RecursionError) -> str:
+def _syntax_problem(path: Path, text: str, error: ValueError | RecursionError) -> str:
     message = str(error)
     place = _SYNTAX_LINE.search(message)
     lines = text.splitlines()
@@ -440,7 +442,8 @@ def _place(key: str, value: str, origin: Origin | None, folder: Path) -> Path:
     """
     resolved = Path("/dev/stdin" if key == "data.path" and value == "-" else value)
     if origin is None or origin.kind == "file":
-        resolved = _shortened(folder / resolved.expanduser())
+        # `Path.expanduser` fails for an unknown user.
+        resolved = _shortened(folder / os.path.expanduser(resolved))
     if key == "data.path" and value in PUBLIC and not resolved.exists():
         resolved = cached_path(value)
     return resolved

@@ -201,10 +201,13 @@ def _noise(settings: Settings, trials: int) -> Result:
 def _indices(settings: Settings, rounds: int, users: int, figure: Path | None) -> Result:
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
+    from fedrec.durable import require_writable, write_whole
     from fedrec.extras import require
     from fedrec_lab.audit.indices import audit_indices
 
     require("torch", *(("matplotlib",) if figure is not None else ()))
+    if figure is not None:
+        require_writable(figure.parent, "--figure")
     split, catalogue = read_users(settings.data, reader="an audit", tell=echo_note)
     console = new_console(stderr=True)
 
@@ -219,7 +222,7 @@ def _indices(settings: Settings, rounds: int, users: int, figure: Path | None) -
         from fedrec_lab.reports.figures import leak_by_round
 
         plot = leak_by_round(found.rounds, chance=found.chance)
-        figure.write_text(as_element(plot), encoding="utf-8")
+        write_whole(figure, as_element(plot).encode(), private=False)
     return Result(content=asdict(found), text=_text_of_indices(found, figure))
 
 

@@ -220,8 +220,17 @@ def evaluate(
     require(*training_modules(settings.plan), "pyarrow", *(["scipy"] if names else []))
     division = _Division(split, test_share)
     users, catalogue = read_users(
-        settings.data, reader="an evaluation", tell=echo_note, divide=division
+        settings.data,
+        reader="an evaluation",
+        tell=echo_note,
+        divide=division,
+        folder=Path(settings.output.runs) if out is None else out.parent,
     )
+    if numbers_of_lists and max(numbers_of_lists) > len(catalogue):
+        raise SettingsError(
+            f"--lists-at is {lists_at!r}, but the catalogue has {len(catalogue)} items.",
+            remedy="Ask for shorter lists.",
+        )
     asked, by_cells, unused = read_cells(settings, cells, clients)
     for warning in (*few_clients_warnings(settings.plan, clients), *filter(None, (unused,))):
         typer.echo(f"warning: {warning}", err=True)

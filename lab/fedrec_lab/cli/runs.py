@@ -16,7 +16,7 @@ from fedrec.errors import SettingsError
 
 if TYPE_CHECKING:
     from fedrec.evaluation.metrics import Rates
-    from fedrec_lab.reports.run_folder import RunSummary
+    from fedrec_lab.reports.run_summary import RunSummary
 
 
 _EPILOG = (
@@ -82,7 +82,8 @@ def runs(
             remedy="Use `fedrec runs compare RUN RUN...`.",
         )
     place = Path(given[0])
-    from fedrec_lab.reports.run_folder import SETTINGS_NAME, all_runs
+    from fedrec_lab.reports.run_folder import SETTINGS_NAME
+    from fedrec_lab.reports.run_summary import all_runs
 
     if place.is_dir() and (place / SETTINGS_NAME).is_file():
         return _one(place)
@@ -132,7 +133,7 @@ def _listed(base: Path, found: list[RunSummary]) -> Iterator[str | TextTable]:
 
 
 def _one(run: Path) -> Result:
-    from fedrec_lab.reports.run_folder import summary_of
+    from fedrec_lab.reports.run_summary import summary_of
 
     found = summary_of(run)
     files = sorted(path.name + "/" * path.is_dir() for path in run.iterdir())
@@ -167,11 +168,11 @@ def _shown(found: RunSummary, files: list[str]) -> Iterator[str | TextTable]:
 
 def _next(found: RunSummary, files: list[str]) -> list[str]:
     """Return the commands that use the folder."""
-    commands = _again(found)
+    commands, path = _again(found), shlex.quote(str(found.path))
     if "report.json" in files:
-        commands.append(f"fedrec report {found.path}")
+        commands.append(f"fedrec report {path}")
     if "model.safetensors" in files and "users.safetensors" in files:
-        commands.append(f"fedrec recommend {found.path} --user ID")
+        commands.append(f"fedrec recommend {path} --user ID")
     return commands
 
 

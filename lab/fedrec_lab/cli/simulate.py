@@ -43,13 +43,16 @@ def seeds_of(text: str, first: int) -> tuple[int, ...]:
     except ValueError:
         found = []
     if "," not in text and len(found) == 1 and 1 <= found[0] <= 1000:
-        return tuple(range(first, first + found[0]))
-    if "," not in text or not found or min(found) < 0 or len(set(found)) < len(found):
+        found = list(range(first, first + found[0]))
+    elif "," not in text or not found or min(found) < 0 or len(set(found)) < len(found):
         raise SettingsError(
             f"--seeds is {text!r}.",
             remedy="Pass a number from 1 to 1000, or different seeds separated by commas. A "
             "trailing comma makes a list of one.",
         )
+    from fedrec_lab.simulation.seeds import check_seeds
+
+    check_seeds(found)
     return tuple(found)
 
 

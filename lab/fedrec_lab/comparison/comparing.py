@@ -45,6 +45,7 @@ from fedrec_lab.reports.round_progress import is_watched, progress_bar
 from fedrec_lab.simulation.checkpoint import simulation_identity
 from fedrec_lab.simulation.result import SimulationResult, with_tail
 from fedrec_lab.simulation.runner import given_or_read
+from fedrec_lab.simulation.seeds import check_seeds
 from fedrec_lab.simulation.silos_tail import TAIL, check_tail
 
 
@@ -143,6 +144,7 @@ def jobs_of(
             raise SettingsError(f"{name} is {given!r}.", remedy=f"Pass a tuple: ({given!r},).")
     if not protocols or not seeds:
         raise SettingsError("A comparison needs at least one protocol and one seed.")
+    check_seeds(seeds)
     for name, given, known in (
         ("protocols", protocols, PROTOCOLS),
         ("references", references, tuple(REFERENCES)),
@@ -159,7 +161,7 @@ def jobs_of(
         )
     jobs = []
     negatives = draws_negatives(settings.plan)
-    allowed = about_algorithm(settings).protocols
+    allowed = about_algorithm(settings).supports.protocols
     for group in protocol_groups(protocols, negatives=negatives):
         if negatives and not set(group) & set(allowed):
             continue
@@ -245,7 +247,8 @@ def compare(
         TrainingError: the run's own algorithm diverged.
         StorageError: the folder cannot be written or read.
     """
-    users, catalogue = given_or_read(settings, users, catalogue)
+    within = None if folder is None else Path(folder)
+    users, catalogue = given_or_read(settings, users, catalogue, within)
     if budget < 1:
         raise SettingsError(f"budget is {budget}.", remedy="Try 1 setting or more.")
     jobs = jobs_of(settings, protocols, seeds, references)
@@ -257,7 +260,7 @@ def compare(
     client = settings.client
     local = ("tail", client.tail_minimum_users) if client.tail else ()
     identity = digest("fedrec comparison v2", plan_identity, n_clients, budget, *local).hex()
-    parts = None if folder is None else Parts(Path(folder), identity, Measurement)
+    parts = None if within is None else Parts(within, identity, Measurement)
     found: list[Measurement] = []
     failures: dict[str, str] = {}
     finished = True

@@ -195,7 +195,8 @@ class Parts(Generic[Part]):
             "measurements": self._content.dump_python(tuple(measurements)),
         }
         content = json.dumps(record, indent=1).encode()
-        write_whole(self._folder / f"{name}.json", content, private=False)
+        # A measurement has every user's rank, which only the owner may read.
+        write_whole(self._folder / f"{name}.json", content, private=True)
         shutil.rmtree(self._trainings / name, ignore_errors=True)
         if self._trainings.is_dir() and not any(self._trainings.iterdir()):
             self._trainings.rmdir()
@@ -218,7 +219,7 @@ _MOST_CELLS = 1 << 27
 
 def draws_negatives(plan: Plan) -> bool:
     """Return whether the plan's algorithm trains on sampled negatives."""
-    return algorithm_of(plan, 1).negatives_per_positive > 0
+    return algorithm_of(plan, 1).derived.negatives_per_positive > 0
 
 
 def protocol_groups(

@@ -22,6 +22,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from fedrec.data.catalogue import Catalogue
+from fedrec.data.mapped_items import MappedItems
 from fedrec.data.splits import UserSplit
 from fedrec.errors import ERRORS, FedrecError, InternalError, SettingsError, TrainingError
 from fedrec.evaluation.metrics import Rates
@@ -140,7 +141,12 @@ class SeedJob:
             return header, b""
         header["user_ids"] = users.user_ids
         header["items"] = [items.item_ids, items.titles, items.version]
-        arrays = (users.train_indptr, users.validation_items, users.test_items, users.train_items)
+        arrays = [users.train_indptr, users.validation_items, users.test_items]
+        if isinstance(users.train_items, MappedItems):
+            # This process keeps the files, which outlive its children.
+            header["train_items"] = users.train_items.to_json()
+        else:
+            arrays.append(users.train_items)
         return header, np.concatenate(arrays).astype("<i8").tobytes()
 
     @classmethod
@@ -153,10 +159,11 @@ class SeedJob:
             user_ids = tuple(map(UserId, header["user_ids"]))
             numbers, n = np.frombuffer(body, "<i8").astype(np.int64), len(user_ids)
             starts, validation, test, train = np.split(numbers, [n + 1, 2 * n + 1, 3 * n + 1])
+            mapped = header.get("train_items")
             users = UserSplit(
                 user_ids=user_ids,
                 train_indptr=starts,
-                train_items=train,
+                train_items=train if mapped is None else MappedItems(mapped),
                 validation_items=validation,
                 test_items=test,
             )
@@ -181,8 +188,8 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def settings_of_seeds(settings: Settings, seeds: Sequence[int]) -> dict[int, Settings]:
-    """Return the settings under every seed, in the order given.
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Check the seeds of several runs.
 
     Raises:
         SettingsError: a seed is named twice, or is none.
@@ -197,6 +204,11 @@ def settings_of_seeds(settings: Settings, seeds: Sequence[int]) -> dict[int, Set
         raise SettingsError(
             f"{outside[0]} is not a valid seed.", remedy="A seed is an integer from 0 to 2^63 - 1."
         )
+
+
+def settings_of_seeds(settings: Settings, seeds: Sequence[int]) -> dict[int, Settings]:
+    """Return the settings under every seed, in the order given. See `check_seeds`."""
+    check_seeds(seeds)
     values = settings.federation.model_dump()
     return {
         seed: settings.model_copy(

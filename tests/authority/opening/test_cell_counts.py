@@ -359,7 +359,7 @@ def masked(world, round_):
     noise. What it would leave is made here with the authority's key.
     """
     layout = ResidueLayout.of_plan(world.protection.chosen)
-    member = world.membership(world.revealer).member
+    member = world.membership(world.revealer).half
     assert isinstance(member, BlockMember)
     cipher = member._open_cipher()
     total = world.total(round_)

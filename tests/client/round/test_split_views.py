@@ -317,7 +317,7 @@ def test_what_a_member_holds_opens_no_clients_update(tmp_path, protection):
     one = world.protection.accumulator(world.context)
     one.add(victim)
     with pytest.raises(KeysError, match="doesn't open sums"):
-        enrolled(world).member.reveal(one.finish(), 1)
+        enrolled(world).half.reveal(one.finish(), 1)
     with pytest.raises(KeysError):
         world.protection.member(world.context, held)
     if protection == "paillier":

@@ -282,5 +282,6 @@ def test_standard_input_is_a_file_too(tmp_path):
 
     for name in ("-", "/dev/stdin"):
         assert b'"n_users": 9' in run(rows, "data", "describe", name, "--json").stdout
+        assert b"--save needs a file" in run(rows, "data", "describe", name, "--save").stderr
     assert b"data: /dev/stdin has no times" in run(rows, "check", settings).stderr
     assert b"/dev/stdin is empty" in run("", "check", settings).stderr

@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from fedrec import __version__
 from fedrec.cli.main import REPLACED, VERBS, app
-from fedrec.cli.terminal import EXIT_CODES, report_failure
+from fedrec.cli.terminal import EXIT_CODES, print_table, report_failure
 from fedrec.errors import ERRORS, FedrecError
 from fedrec.extras import install_command
 
@@ -200,6 +200,11 @@ def test_a_failure_without_remedy_is_one_line(capsys):
     assert capsys.readouterr().err == "error [error]: Something.\n"
     report_failure(FedrecError("Something."), as_json=True, debug=False)
     assert json.loads(capsys.readouterr().out)["remedy"] == ""
+
+
+def test_text_of_another_party_does_not_control_the_terminal(capsys):
+    print_table([("1", "Film\x1b]0;title\x07\r\u202e"), ("2", "two\nlines")])
+    assert capsys.readouterr().out == "1  Film ]0;title\n2  two\n   lines\n"
 
 
 def test_the_app_is_named():

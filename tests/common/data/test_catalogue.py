@@ -96,7 +96,8 @@ def test_the_file_gives_back_any_catalogue(tmp_path_factory, items, data):
 def test_titles_may_be_edited_in_the_file(tmp_path):
     path = tmp_path / "catalogue.csv"
     Catalogue.of(["a", "b"], ["Wrong", "B"]).save(path)
-    path.write_text(path.read_text().replace("Wrong", "Right"))
+    # Spreadsheets add a byte order mark.
+    path.write_text(path.read_text().replace("Wrong", "Right"), encoding="utf-8-sig")
     assert Catalogue.load(path).titles == ("Right", "B")
     assert [entry.name for entry in tmp_path.iterdir()] == ["catalogue.csv"]
 

@@ -344,7 +344,8 @@ def test_sums_that_the_authority_opens_carry_tags():
 
 
 def test_a_key_that_encrypts_and_opens_is_kept_from_no_party(monkeypatch):
-    monkeypatch.setattr(PROTECTIONS["bfv"], "has_encryptor", False)
+    without = PROTECTIONS | {"bfv": PROTECTIONS["none"]}
+    monkeypatch.setattr("fedrec.plan.combinations.PROTECTIONS", without)
     (found,) = find_conflicts(Plan())
     assert found.keys == ("protection.key_holder", "protection.name")
     assert 'Set protection.key_holder = "members"' in found.sentence

@@ -139,13 +139,29 @@ def test_numbers_are_finite(tmp_path, value):
 
 @pytest.mark.parametrize(
     ("text", "line", "found"),
-    [("[rounds]\ntotal =\n", 2, "total ="), ("[rounds\n", 1, "[rounds"), ("a = 1\na = 2", 2, "a")],
+    [
+        ("[rounds]\ntotal =\n", 2, "total ="),
+        ("[rounds\n", 1, "[rounds"),
+        ("a = 1\na = 2", 2, "a"),
+        (f"a = {'9' * 5000}", 1, "a = 999"),
+    ],
 )
 def test_a_syntax_error_has_its_line(tmp_path, text, line, found):
     path = write(tmp_path, text)
     (problem,) = problems_of(path)
     assert problem.startswith(f"{path}:{line}: invalid TOML: ")
     assert found in problem
+
+
+@pytest.mark.parametrize("key", ["data.path", "data.encoding", "client.state"])
+def test_a_zero_character_is_refused_before_it_reaches_the_system(tmp_path, key):
+    (problem,) = problems_of(write(tmp_path, f'{key} = "a\\u0000b"\n'))
+    assert problem.startswith(f"{tmp_path / 'run.toml'}:1: {key} has a zero character")
+
+
+def test_the_home_of_an_unknown_user_is_a_path_like_any_other(tmp_path):
+    settings = load_settings(write(tmp_path, 'data.path = "~no-such-user/a.csv"\n'), environ={})
+    assert settings.data.path == str(tmp_path / "~no-such-user" / "a.csv")
 
 
 def test_a_section_is_a_table(tmp_path):

@@ -41,7 +41,7 @@ def users():
 
 
 def learner_of(name: str, **update: Any) -> Learner:
-    structures = ALGORITHMS[name].about.updates
+    structures = ALGORITHMS[name].about.supports.updates
     structure = "dense" if "dense" in structures else structures[0]
     federation = {"seed": 7, "maximum_users": 64, "minimum_item_users": 1}
     settings = {

@@ -128,7 +128,7 @@ def test_a_folder_without_recordings_is_refused(fedrec, coordinator, tmp_path):
 
 @pytest.mark.slow
 def test_indices_are_measured_and_drawn(fedrec, settings_file, tmp_path):
-    figure = tmp_path / "leak.svg"
+    figure = tmp_path / "new" / "leak.svg"
     dense = ("--set", "algorithm.name=fedmf", "--rounds", "2")
     outcome = fedrec("audit", settings_file, "--only", "indices", *dense, "--figure", figure)
     assert outcome.code == 0, outcome.err

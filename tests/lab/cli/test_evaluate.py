@@ -103,7 +103,9 @@ def test_without_references_only_what_the_federation_measures(fedrec, settings_f
     "wrong",
     [
         ("--protocols", "complete"), ("--protocols", ""), ("--seeds", "0"), ("--seeds", "1,1"),
-        ("--seeds", "many"), ("--budget", "0"), ("--skip", "popularity"), ("--resume", "nowhere"),
+        ("--seeds", "many"),
+        ("--seeds", "9223372036854775808,"), ("--lists-at", "121"),
+        ("--budget", "0"), ("--skip", "popularity"), ("--resume", "nowhere"),
     ],
 )  # fmt: skip
 def test_a_wrong_option_stops_before_anything_begins(fedrec, settings_file, tmp_path, wrong):

@@ -13,7 +13,8 @@ from command import SMALL, sets
 from fedrec_lab.comparison.runs import compare_runs
 from fedrec_lab.reports.round_progress import StopRequest
 from fedrec_lab.reports.round_report import RoundReport
-from fedrec_lab.reports.run_folder import RunFolder, summary_of
+from fedrec_lab.reports.run_folder import RunFolder
+from fedrec_lab.reports.run_summary import summary_of
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +61,7 @@ def test_runs_are_listed_the_newest_first(fedrec, settings_file, tmp_path, monke
         patched.setattr(StopRequest, "requested", lambda self: True)
         stopped = Path(fedrec("simulate", settings_file, *SETTINGS).out.splitlines()[-1])
     # In the order of their names' times, not of what was written last.
-    whole = whole.rename(runs / "one-20260101-000000")
+    whole = whole.rename(runs / "one more-20260101-000000")
     stopped = stopped.rename(runs / "two-20260102-000000")
     other = runs / "three-20260103-000000"
     other.mkdir()
@@ -100,7 +101,7 @@ def test_runs_are_listed_the_newest_first(fedrec, settings_file, tmp_path, monke
 
     detail = fedrec("runs", stopped)
     assert f"--resume {stopped}" in detail.out
-    assert f"fedrec recommend {whole} --user ID" in fedrec("runs", whole).out
+    assert f"fedrec recommend '{whole}' --user ID" in fedrec("runs", whole).out
     assert "report.json" in fedrec("runs", whole, "--json").json["files"]
 
 

@@ -1,5 +1,7 @@
 """One table from many measurements: what is trained how often, and going on after a stop."""
 
+import stat
+
 import pytest
 
 from fedrec.algorithms import FedRAPSettings
@@ -74,6 +76,8 @@ def test_a_rank_that_is_always_found_is_refused(small):
         jobs_of(settings, ("full", "sampled"), (1,), ())
     with pytest.raises(SettingsError, match="at least one"):
         jobs_of(settings, ("full",), (), ())
+    with pytest.raises(SettingsError, match="valid seed"):
+        jobs_of(settings, ("full",), (2**63,), ())
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +150,8 @@ def test_what_is_measured_is_not_measured_again(measured, small, planted, monkey
     again = compare(small, users=users, catalogue=catalogue, folder=folder, **more)
     assert again.table == result.table
     assert not (folder / "trainings").exists()
+    # They have every user's rank.
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.glob("parts/*")} == {0o600}
     with pytest.raises(SettingsError, match="different settings, data"):
         compare(small, users=users, catalogue=catalogue, folder=folder, **(more | {"n_clients": 1}))
 

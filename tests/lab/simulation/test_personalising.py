@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 APART = {
     name: {"name": name, **ALGORITHM_SETTINGS[name]}
     for name, kind in ALGORITHMS.items()
-    if kind.about.protections == ("none",)
+    if kind.about.supports.protections == ("none",)
 }
 APART |= {
     f"plgc-{name}": {"name": "plgc", "base": APART[name] | {"local_epochs": 2}}

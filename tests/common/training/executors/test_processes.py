@@ -237,6 +237,17 @@ def test_a_defect_in_a_worker_is_told_here(plan_of, play, lone, monkeypatch, cap
     assert "Traceback" in logged(capsys)
 
 
+def test_a_worker_without_its_users_files_is_told(plan_of, play, lone):
+    learner = Learner(plan_of(), 200, device="cpu", resources=Resources(workers=lone))
+    play(learner, (2,))
+    for file in lone._crew.scratch.path.glob("*.tables"):
+        file.unlink()
+    os.kill(lone.processes[0], signal.SIGKILL)
+    with pytest.raises(StorageError, match=r"\.tables can't be read.*intact") as caught:
+        play(learner, (2,))
+    assert "--resume" in caught.value.remedy
+
+
 def test_no_secret_reaches_a_worker(plan_of, play, lone, monkeypatch):
     # What people give programs in their environment, and unknown ones.
     for name in ("AWS_SECRET_ACCESS_KEY", "FEDREC_CLIENT__TOKEN_FILE", "GITHUB_TOKEN", "MINE"):
@@ -302,11 +313,11 @@ def test_closing_leaves_no_process_and_no_file(plan_of, play, same, tmp_path):
 
 def test_folders_of_engines_that_were_killed_are_removed(lone, plan_of, play, tmp_path):
     play(Learner(plan_of(), 200, device="cpu", resources=Resources(workers=lone)), (2,))
-    abandoned = tmp_path / "fedrec-workers-killed"
+    abandoned = tmp_path / "fedrec-workers-killed00"
     abandoned.mkdir()
     (abandoned / "lock").touch()
     (abandoned / "1.tables").write_bytes(bytes(100))
-    half_made = tmp_path / "fedrec-workers-made"
+    half_made = tmp_path / "fedrec-workers-halfmade"
     half_made.mkdir()
     other = ProcessExecutor(1, tmp_path)
     play(Learner(plan_of(), 200, device="cpu", resources=Resources(workers=other)), (2,))
