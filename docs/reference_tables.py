@@ -72,9 +72,9 @@ def _structure(row: Combination, name: str) -> str:
 def _needs(row: Combination, name: str) -> str:
     """Return the settings without which an update structure is refused."""
     about = ALGORITHMS[row.algorithm].about
-    if name not in row.updates or name not in about.needs:
+    if name not in row.updates or name not in about.supports.needs:
         return ""
-    asked = about.needs[name].settings.items()
+    asked = about.supports.needs[name].settings.items()
     return " and ".join(f"`algorithm.{key} = {as_toml(value)}`" for key, value in asked)
 
 
@@ -93,15 +93,17 @@ def _refusals(row: Combination) -> Iterator[str]:
         yield _refusal(row, ", ".join(f"`{name}`" for name in refused), row.reason)
     if issubclass(ALGORITHMS[row.algorithm], Wrapper):
         for base, kind in ALGORITHMS.items():
-            if kind.about.protections and getattr(kind, "mixes_with", ""):
-                others = [f"`{one}`" for one in PROTECTIONS if one not in kind.about.protections]
+            if kind.about.supports.protections and getattr(kind, "mixes_with", ""):
+                others = [
+                    f"`{one}`" for one in PROTECTIONS if one not in kind.about.supports.protections
+                ]
                 yield _refusal(
-                    row, f"{', '.join(others)} around `{base}`", kind.about.combination_reason
+                    row, f"{', '.join(others)} around `{base}`", kind.about.supports.reason
                 )
     for name in row.updates:
         needs = _needs(row, name)
         if needs:
-            reason = ALGORITHMS[row.algorithm].about.needs[name].reason
+            reason = ALGORITHMS[row.algorithm].about.supports.needs[name].reason
             yield _refusal(row, f"`{name}` without {needs}", reason)
 
 

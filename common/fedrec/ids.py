@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from numbers import Integral
-from typing import NewType
+from typing import Any, NewType, Protocol
 
 UserId = NewType("UserId", str)
 ItemId = NewType("ItemId", str)
@@ -21,11 +21,26 @@ def id_text(value: object) -> object:
     return str(value) if is_number else value
 
 
-def digest(domain: str, *parts: bytes | str | int) -> bytes:
+class Array(Protocol):
+    """An array that may lie in files, with `dtype.itemsize` bytes for each of `len` values."""
+
+    @property
+    def dtype(self) -> Any:
+        """The type of its values."""
+
+    def __len__(self) -> int:
+        """Return the number of its values."""
+
+    def __getitem__(self, part: slice, /) -> Any:
+        """Return some neighbouring values as an array of numpy."""
+
+
+def digest(domain: str, *parts: bytes | str | int | Array) -> bytes:
     """Return the SHA-256 of a domain and its parts, each prefixed by its length.
 
     The length prefixes make the encoding injective: two different lists of parts never hash the
-    same bytes. Integers are written in decimal.
+    same bytes. Integers are written in decimal. An array counts as its bytes, which are read in
+    parts.
     """
     hashed = hashlib.sha256()
     for piece in _pieces(domain, *parts):
@@ -38,8 +53,16 @@ def canonical(domain: str, *parts: bytes | str | int) -> bytes:
     return b"".join(_pieces(domain, *parts))
 
 
-def _pieces(*parts: bytes | str | int) -> Iterator[bytes]:
+_VALUES_AT_ONCE = 1 << 20
+
+
+def _pieces(*parts: bytes | str | int | Array) -> Iterator[bytes]:
     for part in parts:
+        if not isinstance(part, bytes | str | int):
+            yield (len(part) * part.dtype.itemsize).to_bytes(8, "big")
+            for begin in range(0, len(part), _VALUES_AT_ONCE):
+                yield part[begin : begin + _VALUES_AT_ONCE].tobytes()
+            continue
         raw = part if isinstance(part, bytes) else str(part).encode()
         yield len(raw).to_bytes(8, "big")
         yield raw

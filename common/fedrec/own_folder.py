@@ -1,4 +1,4 @@
-"""Folders for the files of one process, which disappear with it."""
+"""Folders for the files of one process and its workers, which disappear with it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.errors import StorageError
 
 MOST_FILE_USERS = 100_000
-"""The most users whose rows are in one file."""
+"""The maximum number of users whose rows are in one file."""
 
+ITEMS_PREFIX = "fedrec-users-"
+"""Begins the names of folders with users' items."""
+WORKERS_PREFIX = "fedrec-workers-"
+"""Begins the names of folders that worker processes share."""
 _LOCK = "lock"
 
 
@@ -51,10 +60,12 @@ def remove_abandoned(within: Path, prefix: str) -> None:
 
     Args:
         within: folder in which they are. It may be missing or unreadable.
+        prefix: the prefix of their names. Before it, there may be a pattern of the folders between.
     """
     found: list[Path] = []
     with suppress(OSError):
-        found.extend(within.glob(f"{prefix}*"))
+        # The letters that `mkdtemp` adds. A run folder's name ends in a longer stamp.
+        found.extend(within.glob(f"{prefix}{'?' * 8}"))
     for folder in found:
         try:
             with (folder / _LOCK).open("rb") as lock:
@@ -63,3 +74,32 @@ def remove_abandoned(within: Path, prefix: str) -> None:
         except OSError:
             # In use, another account's, or just being created.
             continue
+
+
+def map_file(
+    path: str,
+    dtype: str,
+    shape: tuple[int, ...],
+    *,
+    mode: Literal["r", "r+", "c"] = "r",
+    offset: int = 0,
+) -> NDArray[Any]:
+    """Map an array in a file of such a folder.
+
+    Args:
+        offset: the number of bytes before the array.
+
+    Raises:
+        StorageError: the file is gone, or too short.
+    """
+    if 0 in shape:
+        return np.empty(shape, dtype=dtype)
+    try:
+        return np.memmap(path, dtype=dtype, mode=mode, offset=offset, shape=shape)
+    except (OSError, ValueError) as error:
+        raise StorageError(
+            f"Users' tables in {path} can't be read: {error}. Another program removed or changed "
+            "the file. The version before this round is intact.",
+            remedy="Let no program clean up in this folder while fedrec runs. Then run the same "
+            "command again, with --resume for a simulation: it writes these files again.",
+        ) from error

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -20,6 +20,7 @@ from fedrec.extras import require
 from fedrec.identity.certificates import expires_at
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.roster import Roster
+from fedrec.ids import ClientId
 from fedrec.monitoring import MetricsEndpoint, Monitored, metrics_endpoint
 from fedrec.plan.agreement import check_continued, plan_of_run
 from fedrec.plan.algorithm import about_algorithm, algorithm_of
@@ -64,7 +65,11 @@ The run ended as planned, failed, or spent its privacy budget.
 
 TICK_SECONDS = 0.25
 GRACE_SECONDS = 30.0
-LINGER_SECONDS = 10.0
+SILENCE_SECONDS = 30.0
+"""How long after a member's last sign the coordinator waits for others to learn of the end."""
+FAREWELL_SECONDS = 600.0
+"""How long it waits for them in all."""
+_SECONDS_BETWEEN_REPORTS = 5.0
 INTERRUPTED = 130
 
 
@@ -214,7 +219,7 @@ class Coordinator:
 
         Args:
             on_start: called with the address and the run's name.
-            until_finished: stop a moment after the run has ended.
+            until_finished: stop once the run has ended and its members know of it.
 
         Raises:
             StorageError: if the store's state is unknown.
@@ -364,13 +369,32 @@ class Coordinator:
         await asyncio.gather(repeat(engine.tick), repeat(look))
 
     async def _finished(self) -> None:
-        engine = self.engine
-        while engine.run.state.ending is None:
+        """Wait until the run has ended and its members know of it."""
+        engine, run = self.engine, self.engine.run
+        had_ended = run.state.ending is not None
+        while run.state.ending is None:
             # A resumed run had ended before, and the event is still set.
             engine.finished.clear()
             await engine.finished.wait()
-        # Polling clients learn of the end. Later ones find no coordinator.
-        await asyncio.sleep(LINGER_SECONDS)
+        members = {one.client_id for one in run.federation.keys.roster.members}
+        if not had_ended:
+            members &= run.presence.seen
+        await self._farewells(members)
+
+    async def _farewells(self, members: Collection[ClientId]) -> None:
+        """Wait until members have taken the final version, and said goodbye."""
+        run, began = self.engine.run, self._clock.now()
+        log, told = structlog.get_logger().bind(run=run.name), began
+        while missing := [one for one in members if run.presence.goodbye_of(one) is None]:
+            now = self._clock.now()
+            last = max(began, *map(run.presence.last_sign, members))
+            if now - last >= SILENCE_SECONDS or now - began >= FAREWELL_SECONDS:
+                log.warning("clients missed the end", clients=len(missing))
+                return
+            if now - told >= _SECONDS_BETWEEN_REPORTS:
+                log.info("waits for clients to take the final version", clients=len(missing))
+                told = now
+            await asyncio.sleep(TICK_SECONDS)
 
 
 class _Signals:

@@ -33,7 +33,8 @@ def run(
         bool, typer.Option("--resume", help="Continue a failed or stopped run.")
     ] = False,
     until_finished: Annotated[
-        bool, typer.Option("--until-finished", help="Stop when the run has ended.")
+        bool,
+        typer.Option("--until-finished", help="Stop when the run has ended and members know."),
     ] = False,
     record_wire: Annotated[
         Path | None,

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 from fedrec.errors import AuthorityIsOld, RefusedError, RoundClosed, RoundError
 from fedrec.ids import ClientId, RoundId
+from fedrec.protection.protection import in_one_step
 from fedrec.wire.chunks import Blob, ByteChunk
 from fedrec.wire.messages import Report, RevealStatement
 from fedrec_server.peers.admission import Admission
@@ -72,7 +73,7 @@ class Reveals:
         if self._handed_out is None or self._handed_out[0] != key:
             read = run.store.spool.read
             data = await run.work.in_thread(read, sum_name(round_.number), round_.total)
-            protection = run.protection_of(round_.kind)
+            protection = in_one_step(run.protection_of(round_.kind))
             context = run.federation.keys.server_context
             fresh = await run.work.beside(lambda: protection.accumulator(context).refreshed(data))
             # One for all calls, because the authority fetches only one sum of a round.

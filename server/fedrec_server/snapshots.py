@@ -188,7 +188,7 @@ class Snapshots:
         """Refuse a snapshot that no client can use.
 
         Raises:
-            RoundError: if its round is not published, a later snapshot is here, the epoch has
+            RoundError: if its round is not published, a later snapshot was stored, the epoch has
                 changed, or this client was not asked for it.
             RefusedError: if the snapshot differs from the round's known model.
         """

@@ -43,7 +43,7 @@ class AlgorithmSuite(ContributionSuite):
         params=[
             (name, update)
             for name in sorted(ALGORITHMS)
-            for update in ALGORITHMS[name].about.updates
+            for update in ALGORITHMS[name].about.supports.updates
         ],
         ids="-".join,
     )

@@ -46,7 +46,7 @@ SHAPES = "shapes"
 CASES = [
     f"{name}-{structure}-{dim}"
     for name in sorted(ALGORITHMS)
-    for structure in ALGORITHMS[name].about.updates
+    for structure in ALGORITHMS[name].about.supports.updates
     for dim in (DIMS if "dim" in ALGORITHM_SETTINGS.get(name, {}) else (0,))
 ]
 """An algorithm of the registry, an update structure that it goes with, and a length of vectors."""

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from conformance.histories import counted
 from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS, Algorithm
@@ -80,7 +81,7 @@ ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
 def plan_of(name: str, structure: str, **changes: dict[str, Any]) -> Plan:
     """Return the suite's plan for an algorithm and an update structure."""
     about = ALGORITHMS[name].about
-    asked = about.needs[structure].settings if structure in about.needs else {}
+    asked = about.supports.needs[structure].settings if structure in about.supports.needs else {}
     choice = {
         "algorithm": {"name": name, **ALGORITHM_SETTINGS.get(name, {}), **asked},
         "update": {"structure": structure},
@@ -88,8 +89,8 @@ def plan_of(name: str, structure: str, **changes: dict[str, Any]) -> Plan:
     merged: dict[str, dict[str, Any]] = {}
     if about.range_instead:
         choice["update"] |= {key: default_of(key) for key in ("clip", "fraction_bits")}
-    if about.protections:
-        choice["protection"] = {"name": about.protections[0]}
+    if about.supports.protections:
+        choice["protection"] = {"name": about.supports.protections[0]}
     for settings in (SETTINGS, choice, changes):
         for section, values in settings.items():
             merged[section] = merged.get(section, {}) | values
@@ -114,13 +115,12 @@ class Party:
     @classmethod
     def of(cls, plan: Plan, users: UserSplit) -> Party:
         learner = Learner(plan, N_ITEMS, device="cpu")
-        private = learner.local.initial_private(users)
-        counts = learner.contribute("count", 1, learner.server.initial_shared(), users, private)
+        shared, private = counted(learner, users)
         return cls(
             learner=learner,
             algorithm=algorithm_of(plan, N_ITEMS),
             users=users,
-            shared=learner.server.apply("count", 1, learner.server.initial_shared(), counts.vector),
+            shared=shared,
             private=private,
         )
 

@@ -29,6 +29,7 @@ from fedrec.errors import (
 )
 from fedrec.plan.protections import about_protection
 from fedrec.protection import ProtectionSettings, SegmentSpec, VectorSpec
+from fedrec.protection.protection import in_one_step, with_encryptor
 from fedrec.protection.round_protocol import COLLECTING, SUMMING
 
 N_CLIENTS = 10
@@ -271,9 +272,9 @@ class RoundSuite(PlanSuite):
                 steal(side)
 
     def test_there_is_nothing_outside_a_round(self, table):
-        context, secret = table.protection.generate()
+        context, _ = table.protection.generate()
         table.protection.envelope(context)
-        with secret, pytest.raises(RoundError):
-            table.protection.member(context, secret).protect(table.vectors[table.ids[0]])
         with pytest.raises(RoundError):
-            table.protection.accumulator(context)
+            in_one_step(table.protection)
+        with pytest.raises(KeysError):
+            with_encryptor(table.protection)

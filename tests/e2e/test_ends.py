@@ -71,8 +71,8 @@ def settings(folder, *, algorithm="fedals", total=5000):
 @pytest.mark.parametrize(
     ("arguments", "number", "begun"),
     [
-        (SIMULATE, signal.SIGTERM, "round 50/"),
         (SEEDS, signal.SIGHUP, "round 1/"),
+        pytest.param(SIMULATE, signal.SIGTERM, "round 50/", marks=pytest.mark.long),
         pytest.param(SIMULATE, signal.SIGHUP, "round 50/", marks=pytest.mark.long),
         pytest.param(EVALUATE, signal.SIGTERM, "round ", marks=pytest.mark.long),
     ],
@@ -157,7 +157,7 @@ def test_whatever_starts_a_process_has_it_end_with_its_parent():
 ROUNDS = 5_000
 PAGE_SECONDS = 5.0
 """In which the page has to show what happened; it is told every second."""
-LINGERS = "import fedrec_server.app as app; app.LINGER_SECONDS = {seconds}"
+SILENCE = "import fedrec_server.app as app; app.SILENCE_SECONDS = {seconds}"
 ENDINGS = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGHUP: 130}
 NUMBERS = tuple(ENDINGS)
 
@@ -173,10 +173,10 @@ class Parties:
         self.clients = {name: kits.client(name) for name in "abc"}
         wait_for_event(self.authority, "epoch began")
 
-    def start(self, *, lingers_seconds=1.0):
-        """Start the coordinator, which stays so long once the run has ended."""
+    def start(self, *, silence_seconds=1.0):
+        """Start the coordinator, which waits so long for clients that miss the end."""
         self.starts += 1
-        first = LINGERS.format(seconds=lingers_seconds)
+        first = SILENCE.format(seconds=silence_seconds)
         self.coordinator = self._kits.coordinator(f"coordinator {self.starts}", first=first)
         return self.coordinator
 
@@ -273,7 +273,7 @@ def test_stops_in_the_middle_of_rounds_and_while_clients_wait(parties, stops):
     parties.until_rounds(1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_client_that_slept_while_the_run_ended(parties):
     """The coordinator ends by itself; who calls meanwhile waits, and hears of the end later."""
     parties.until_rounds(1)
@@ -287,7 +287,7 @@ def test_a_client_that_slept_while_the_run_ended(parties):
         assert client.ended() == 0, client.output
     sleeper.wait_for("unreachable")
     assert sleeper.process.poll() is None
-    parties.start(lingers_seconds=100.0)
+    parties.start(silence_seconds=100.0)
     assert sleeper.ended() == 0, sleeper.output
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,8 @@ import pytest
 import fedrec
 import fedrec_lab
 from fedrec import FedrecError, load_data, load_settings
-from fedrec.data import generate, leave_one_out
+from fedrec.data import generate, leave_one_out, splits
+from fedrec.data.mapped_items import MappedItems
 from fedrec.errors import DataError, SettingsError
 from fedrec.extras import install_command
 from fedrec_lab.comparison import comparing
@@ -23,6 +25,7 @@ from fedrec_lab.simulation import runner
 README = Path(__file__).parents[2] / "README.md"
 
 
+@pytest.mark.long
 def test_the_ten_lines_of_the_readme(ml_100k, ml_100k_users, capsys):
     block = re.search(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)[1]
     names: dict[str, object] = {}
@@ -93,12 +96,6 @@ def test_settings_are_not_assigned_but_loaded_again():
     with pytest.raises(SettingsError, match=r"total can't be assigned.*rounds\.total"):
         found.rounds.total = 9
     assert load_settings(values={"rounds.total": 9}, environ={}).rounds.total == 9
-
-
-def test_values_go_before_the_file(tmp_path):
-    file = tmp_path / "run.toml"
-    file.write_text("[rounds]\ntotal = 3\n", encoding="utf-8")
-    assert load_settings(file, {"rounds.total": 9}, environ={}).rounds.total == 9
 
 
 def test_what_is_wrong_with_values_stands_in_the_message():
@@ -182,7 +179,7 @@ def test_a_run_is_saved_compared_and_loaded(run, settings, data, tmp_path, monke
 
 def test_a_stopped_run_is_saved_and_resumed_in_its_folder(settings, data, run, tmp_path):
     users, items = data
-    where = {"users": users, "catalogue": items, "folder": tmp_path}
+    where = {"users": users, "catalogue": items, "folder": str(tmp_path)}
     stopped = fedrec_lab.simulate(settings, stop=lambda: True, **where)
     fedrec_lab.save_run(stopped, tmp_path)
     assert fedrec.Recommender.load(tmp_path).round == stopped.best.round
@@ -257,7 +254,8 @@ def test_progress_in_a_notebook_is_a_bar_in_the_cell(settings, data, monkeypatch
     assert len(shown) == settings.rounds.published
 
 
-def test_a_frame_is_data_wherever_data_are_taken(settings, tmp_path):
+@pytest.mark.parametrize("in_files", [False, True])
+def test_a_frame_is_data_wherever_data_are_taken(settings, tmp_path, monkeypatch, in_files):
     pandas = pytest.importorskip("pandas")
     rows = generate(n_users=30, n_items=40, n_clusters=2, interactions_per_user=8, seed=3)
     frame = rows.interactions.to_pandas().rename(columns={"user_id": "who"})
@@ -267,8 +265,14 @@ def test_a_frame_is_data_wherever_data_are_taken(settings, tmp_path):
     users, items = load_data(frame, user_column="who")
     expected = fedrec_lab.simulate(settings, users=users, catalogue=items)
     assert isinstance(frame, pandas.DataFrame)
+    if in_files:
+        monkeypatch.setattr(splits, "MOST_FILE_USERS", 7)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        for given in ({"source": frame, "user_column": "who"}, {"source": rows.interactions}):
+            assert isinstance(load_data(**given)[0].train_items, MappedItems)
     for given in (frame, rows.interactions):
         found = fedrec_lab.simulate(named, users=given)
+        assert isinstance(found.users.train_items, MappedItems) == in_files
         assert found.rows() == expected.rows()
     compared = fedrec_lab.compare(named, users=frame, references=()).table
     assert compared.rows[0].result("full").text("ndcg") == expected.rows()[0].text("ndcg")
@@ -304,13 +308,6 @@ def test_errors_name_arguments_of_python(settings, data, call, message):
     with pytest.raises(SettingsError, match=re.escape(message)) as error:
         call(settings, *data)
     assert "--" not in str(error.value)
-
-
-def test_a_run_folder_may_be_text(settings, data, tmp_path):
-    users, items = data
-    folder = str(tmp_path / "run")
-    run = fedrec_lab.simulate(settings, users=users, catalogue=items, folder=folder)
-    assert run.finished
 
 
 @pytest.mark.parametrize(("n", "found"), [(0, "0"), ("3", "'3'"), (2.5, "2.5")])

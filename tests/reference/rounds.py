@@ -556,7 +556,7 @@ def toy(learner, users, shared, private, round_id, number, near):
     for index, (key, positives) in enumerate(zip(*histories_of(users), strict=True)):
         samples = samples_of(SEED, round_id, key, positives, positives, n_items, 4)
         epochs = [
-            batches_of(SEED, round_id, epoch, key, samples, algorithm.batch_size)
+            batches_of(SEED, round_id, epoch, key, samples, algorithm.settings.batch_size)
             for epoch in range(n_epochs)
         ]
         values = {name: torch.tensor(value) for name, value in tables.items()}

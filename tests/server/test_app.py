@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import structlog
 from world.engine import Bench, authority, identity
 from world.federation import made_data, prepare
 from world.plans import plan_of
@@ -229,7 +230,7 @@ def test_signal_ends_the_process_in_order(tmp_path, number, ending):
 
 
 def test_a_resumed_run_is_served_until_it_really_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedrec_server.app.LINGER_SECONDS", 0.0)
+    monkeypatch.setattr("fedrec_server.app.SILENCE_SECONDS", 0.0)
     bench = Bench.of(3)
     with serving(bench, tmp_path) as found:
         found.do(found.coordinator.engine.stop_run(at_once=True))
@@ -254,6 +255,11 @@ def test_a_resumed_run_is_served_until_it_really_ends(tmp_path, monkeypatch):
     assert asyncio.run(resumed()) == "finished"
 
 
+async def end(run, reason, *, failed):
+    async with run.lock:
+        await run.commit(*finish(run.state, reason, failed, run.clock.now()))
+
+
 @pytest.mark.parametrize(
     ("reason", "failed", "ending"),
     [
@@ -263,7 +269,7 @@ def test_a_resumed_run_is_served_until_it_really_ends(tmp_path, monkeypatch):
     ],
 )
 def test_how_the_run_ended_is_told(tmp_path, monkeypatch, reason, failed, ending):
-    monkeypatch.setattr("fedrec_server.app.LINGER_SECONDS", 0.0)
+    monkeypatch.setattr("fedrec_server.app.SILENCE_SECONDS", 0.0)
     bench = Bench.of(3)
 
     async def over():
@@ -272,11 +278,7 @@ def test_how_the_run_ended_is_told(tmp_path, monkeypatch, reason, failed, ending
             server.serve(lambda address, run: started.set(), until_finished=True)
         )
         await started.wait()
-        engine = server.engine
-        async with engine.run.lock:
-            await engine.run.commit(
-                *finish(engine.run.state, reason, failed, engine.run.clock.now())
-            )
+        await end(server.engine.run, reason, failed=failed)
         return await asyncio.wait_for(serving, 10)
 
     assert asyncio.run(over()) == ending
@@ -286,6 +288,37 @@ def test_how_the_run_ended_is_told(tmp_path, monkeypatch, reason, failed, ending
         return await server.serve(lambda address, run: None, until_finished=True)
 
     assert asyncio.run(again()) == ending, "a restart says the same"
+
+
+@pytest.mark.parametrize("says_goodbye", [True, False])
+def test_it_ends_once_its_members_took_the_end_or_fell_silent(tmp_path, monkeypatch, says_goodbye):
+    monkeypatch.setattr("fedrec_server.app._SECONDS_BETWEEN_REPORTS", 0.0)
+    monkeypatch.setattr("fedrec_server.app.TICK_SECONDS", 0.01)
+    monkeypatch.setattr("fedrec_server.app.SILENCE_SECONDS", 1e9 if says_goodbye else 0.0)
+    bench, here = Bench.of(3), [identity(number).client_id for number in (0, 1)]
+
+    async def over(events):
+        server, started = Coordinator(settings_of(tmp_path), bench.federation), asyncio.Event()
+        serving = asyncio.ensure_future(
+            server.serve(lambda address, run: started.set(), until_finished=True)
+        )
+        await started.wait()
+        presence = server.engine.run.presence
+        # The third one never came.
+        for one in here:
+            presence.heard(one)
+        await end(server.engine.run, "all rounds are published", failed=False)
+        if says_goodbye:
+            for n, one in ((2, here[0]), (1, here[1])):
+                while not any(event.get("clients") == n for event in events):
+                    await asyncio.sleep(0.01)
+                presence.ended(one)
+        assert await serving == "finished"
+
+    with structlog.testing.capture_logs() as events:
+        asyncio.run(asyncio.wait_for(over(events), 20))
+    missed = [event for event in events if event["event"] == "clients missed the end"]
+    assert [event["clients"] for event in missed] == ([] if says_goodbye else [2])
 
 
 @pytest.mark.parametrize(
@@ -308,17 +341,6 @@ def test_the_command_ends_with_its_result_and_the_documented_code(
     shown = capsys.readouterr()
     assert json.loads(shown.out) == {"ending": ending}
     assert ("To resume: " in shown.err) == (ending == "interrupted")
-
-
-def test_killed_process_leaves_no_lock(tmp_path):
-    runs = []
-    for _ in range(2):
-        with start_program(tmp_path) as program:
-            runs.append(address_line(program)[1])
-            os.kill(program.pid, signal.SIGKILL)
-            program.communicate(timeout=20)
-    # Keys are made anew by the program, the run in the folder is the same.
-    assert runs[0] == runs[1]
 
 
 @pytest.mark.parametrize("form", FORMS)

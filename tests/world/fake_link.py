@@ -274,8 +274,8 @@ def put_watch(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
 
     def watched(*arguments: Any, **options: Any) -> Membership:
         membership = enrol(*arguments, **options)
-        watch._member = membership.member
-        return replace(membership, member=watch)  # type: ignore[arg-type]
+        watch._member = membership.half
+        return replace(membership, half=watch)  # type: ignore[arg-type]
 
     monkeypatch.setattr("fedrec_authority.opening.revealer.enrol", watched)
     return watch

@@ -193,12 +193,14 @@ class Parties:
             secrets=secrets,
             context=self.context,
             protection=self.largest,
-            member=self.half_of(member, tag_key_of(secrets, "films", roster.epoch)),
+            half=self.half_of(member, tag_key_of(secrets, "films", roster.epoch)),
             layout=self.layout,
         )
 
-    def half_of(self, member: Identity, tag_key: bytes) -> Member:
+    def half_of(self, member: Identity, tag_key: bytes) -> Member | None:
         """Return what protects a member's vectors, of all who have the same keys."""
+        if self.largest.steps.are_several:
+            return None
         opens = self.opens_sums(member)
         if (opens, tag_key) not in self._halves:
             self._halves[opens, tag_key] = (

@@ -58,6 +58,8 @@ class Cluster:
     def _call(self, kind, name, sent):
         # A worker is new for each call: it must not need what an earlier call left there.
         for _ in range(1 + (self.lost if name == "train" else 0)):
+            if any(isinstance(one, Reference) and one.raw is None for one in sent):
+                return Reference(None)
             own = [pickle.loads(one.raw) if isinstance(one, Reference) else one for one in sent]
             found = getattr(kind(), name)(*pickle.loads(pickle.dumps(own)))
         return self.put(found)
@@ -65,6 +67,8 @@ class Cluster:
     def get(self, wanted, timeout=None):
         if isinstance(wanted, list):
             return [self.get(one) for one in wanted]
+        if wanted.raw is None:
+            raise sys.modules["ray"].exceptions.ObjectLostError("no copy is left")
         return pickle.loads(wanted.raw)
 
     def module(self) -> dict[str, ModuleType]:
@@ -99,9 +103,9 @@ class Cluster:
 
 
 class Reference:
-    """A reference to a value, as pickled when it was put."""
+    """A reference to a value, as pickled when it was put, or None if it was lost since."""
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes | None) -> None:
         self.raw = raw
 
 

@@ -37,7 +37,7 @@ class Silo:
         self.folder = folder
         self.state = folder / "state"
         self.settings_file = folder / "client.toml"
-        self.plan = plan_of(algorithm, ALGORITHMS[algorithm].about.updates[0])
+        self.plan = plan_of(algorithm, ALGORITHMS[algorithm].about.supports.updates[0])
         made = generate(n_users=24, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3)
         self.catalogue = Catalogue.of(
             made.catalogue.item_ids, [f"Film {item}" for item in made.catalogue.item_ids]

@@ -41,7 +41,7 @@ class UpdatesCounted(CatchingUp):
         before = self._store.in_progress
         received = {}
         if counted and self._model.is_personal(found.kind):
-            # Until all of it is here, nothing of the round is committed.
+            # Until all of it has arrived, nothing of the round is committed.
             received = {
                 name: self._link.own_model(member.client_id, member.run, found.round, name)
                 for name in self._model.received

@@ -9,16 +9,19 @@ from fedrec.algorithms.declarations import (
     AlgorithmSettings,
     Circumstances,
     Constant,
+    Exposure,
     Needs,
     Normal,
     Parameter,
     SearchSpace,
     Shapes,
+    Support,
     Uniform,
     UpdateTensor,
     UploadNoise,
 )
 from fedrec.algorithms.ease import EASE, EASESettings
+from fedrec.algorithms.exact import ExactAlgorithm
 from fedrec.algorithms.fedals import FedALS, FedALSSettings
 from fedrec.algorithms.fedmf import FedMF, FedMFSettings
 from fedrec.algorithms.fedncf import FedNCF, FedNCFSettings
@@ -55,6 +58,8 @@ __all__ = [
     "CoFedRecSettings",
     "Constant",
     "EASESettings",
+    "ExactAlgorithm",
+    "Exposure",
     "FedALS",
     "FedALSSettings",
     "FedMF",
@@ -90,6 +95,7 @@ __all__ = [
     "SharedAdam",
     "Sketch",
     "SketchSettings",
+    "Support",
     "TrainedAlgorithm",
     "TrainedSettings",
     "Uniform",

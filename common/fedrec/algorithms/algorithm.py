@@ -1,19 +1,19 @@
 """The interface of an algorithm: its private and shared tensors, and how shared ones are combined.
 
-An algorithm's settings, its client half (`fit`, `scores`) and its server half
+An algorithm's settings, its client half (training, `scores`) and its server half
 (`apply`) are in one class, because the algorithm is the contract between them.
 `apply` is pure numpy in a fixed order, so all parties that hold the plaintext compute the same
 bits. Only the client half imports torch, when it trains.
 
 Derive an algorithm that trains on minibatches from `TrainedAlgorithm`. It then consists of its
 settings, parameters, phases and score. `fedrec.algorithms.trained` has the rules that hold for all
-of them and that no paper has.
+of them and that no paper has. Derive an algorithm that sums statistics from `ExactAlgorithm`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     import torch
 
     from fedrec.algorithms.cohort import Chunk
-    from fedrec.algorithms.grid import RoundSums
     from fedrec.algorithms.individual import Personal, UserUpdates
     from fedrec.algorithms.sent import Sent
 
@@ -96,8 +95,6 @@ class Algorithm(ABC):
     Attributes:
         name: the default of `name` of its settings.
         settings_type: its section of the settings.
-        negatives_per_positive: items that training draws for each interaction. 0 for none.
-        batch_size: samples in a minibatch.
         about: its description and its valid combinations.
     """
 
@@ -106,7 +103,6 @@ class Algorithm(ABC):
     about: ClassVar[About] = About()
 
     settings: AlgorithmSettings
-    negatives_per_positive: int = 0
 
     def __init_subclass__(cls, **given: Any) -> None:
         """Take the name from the settings, so that it is the same word in files and in code."""
@@ -118,8 +114,6 @@ class Algorithm(ABC):
         self.settings = settings
         self.shapes = shapes
         self.n_items = shapes.n_items
-        self.negatives_per_positive = getattr(settings, "negatives_per_positive", 0)
-        self.batch_size = getattr(settings, "batch_size", 1)
 
     @cached_property
     def derived(self) -> Derived:
@@ -229,28 +223,6 @@ class Algorithm(ABC):
     def refreshes(self) -> bool:
         """Whether `refresh` changes anything."""
         return type(self).refresh is not Algorithm.refresh
-
-    def fit(
-        self,
-        chunk: Chunk,
-        start: RoundStart,
-        private: dict[str, torch.Tensor],
-        sums: RoundSums,
-    ) -> ChunkResult:
-        """Contribute a chunk of users exactly, if the algorithm trains without steps.
-
-        Args:
-            private: the users' private tensors (refreshed), first axis n_users.
-        """
-        raise NotImplementedError(f"{self.name} trains by steps, not exactly")
-
-    def candidates(self, shared: SharedState) -> Iterable[SharedState]:
-        """Return the candidates for the next version, from which its round chooses on validation.
-
-        If there are any, the round's update has the tensor `GRADES`: for each candidate the sum of
-        all users' gains, in the order of the candidates. `apply` chooses.
-        """
-        return ()
 
     def personalise(self, updates: UserUpdates) -> Personal:
         """Return one model for each user of a round, from their updates one by one.
@@ -389,6 +361,11 @@ class Derived:
         return any(entry.private for entry in self._algorithm.parameters)
 
     @property
+    def negatives_per_positive(self) -> int:
+        """The number of items that training draws for each interaction. 0 for none."""
+        return getattr(self._algorithm.settings, "negatives_per_positive", 0)
+
+    @property
     def counts_rows(self) -> bool:
         """Whether users count the rows that they touched. If counts divide nothing, they stay zero.
 
@@ -396,7 +373,7 @@ class Derived:
         follow from the data alone, `apply` receives those of the count round.
         """
         sent = self._algorithm.sent
-        return not self._algorithm.about.exact if sent is None else "holders" in sent.divisors
+        return sent is not None and "holders" in sent.divisors
 
     def initial_shared(self) -> SharedState:
         """Return the first version of the shared model, drawn from the run's public seed."""

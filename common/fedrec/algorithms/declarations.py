@@ -379,14 +379,43 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Support:
+    """The valid combinations of an algorithm: any update structure, protection and protocol.
+
+    Attributes:
+        protections: no names mean all protections.
+        needs: by update structure, the settings that it requires.
+        reason: why there are no other valid combinations, as a sentence.
+    """
+
+    updates: tuple[str, ...] = ("dense",)
+    protections: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = ("full", "sampled", "paper")
+    needs: Mapping[str, Needs] = field(default_factory=dict)
+    reason: str = "the algorithm names no other valid combination."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposure:
+    """The data of a client that other parties can read, as clauses.
+
+    Attributes:
+        in_the_clear: what the coordinator can read from a client's update without encryption. If
+            set, the plan is refused under "none" unless it is accepted on the command line.
+        to_members: what a member can read about another client's user that alone holds an item,
+            after raising the item's count.
+    """
+
+    in_the_clear: str = ""
+    to_members: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class About:
     """The facts about an algorithm that modules need without naming it.
 
     Attributes:
-        updates, protections, protocols: valid combinations, any with any other. No protections
-            means all of them.
-        combination_reason: why there are no other valid combinations.
-        needs: by update structure among `updates`, the settings that it requires.
+        supports: its valid combinations.
         range_instead: the replacement for `update.clip` and `update.fraction_bits`, as a clause. If
             set, these two have no effect on users' contributions and are refused. Empty otherwise.
         not_under_noise: why noise on its sums and a fixed divisor have no meaning. Empty if they
@@ -395,35 +424,18 @@ class About:
             same clients" completes. Empty if not, a function if it depends on the settings.
         one_release: whether under noise all rounds' sums are parts of one release. A user's
             contributions to all rounds together are clipped once, and each value travels once.
-        exact: whether users' contributions follow from their data and the version alone. Then only
-            the count round counts users, and all rounds cover its participants.
-        exposed_in_the_clear: what the coordinator can read from a client's update without
-            encryption. If set, the plan is refused under "none" unless it is accepted on the
-            command line.
-        exposed_to_members: what a member can read about another client's user that alone holds an
-            item, after raising the item's count, as a clause.
+        exposes: what other parties can read.
         audit: the subject of its sums: single items, pairs of them, or sums over such pairs.
         modules: modules that its server imports and that fedrec does not always install.
         advice: its description, warnings, remedies and first settings.
     """
 
-    updates: tuple[str, ...] = ("dense",)
-    protections: tuple[str, ...] = ()
-    protocols: tuple[str, ...] = ("full", "sampled", "paper")
-    combination_reason: str = "the algorithm names no other valid combination."
-    needs: Mapping[str, Needs] = field(default_factory=dict)
+    supports: Support = Support()
     range_instead: str = ""
     not_under_noise: str = "the meaning of its sums with noise and a fixed divisor is not defined"
     needs_all_clients: str | Callable[[Any], str] = ""
     one_release: bool = False
-    exact: bool = False
-    exposed_in_the_clear: str = ""
-    exposed_to_members: str = ""
+    exposes: Exposure = Exposure()
     audit: Literal["rows", "pairs", "sketches"] = "rows"
     modules: tuple[str, ...] = ()
     advice: Advice = Advice()
-
-    @property
-    def structure(self) -> str:
-        """The update structure if the settings name none: the tuned one, or the first valid one."""
-        return str((self.advice.starter or {}).get("update.structure", self.updates[0]))

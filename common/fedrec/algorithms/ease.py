@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.about import ABOUT
-from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
+from fedrec.algorithms.algorithm import ChunkResult, RoundStart
 from fedrec.algorithms.declarations import (
     HOLDER_PAIRS,
     About,
@@ -52,6 +52,7 @@ from fedrec.algorithms.declarations import (
     Shapes,
     UpdateTensor,
 )
+from fedrec.algorithms.exact import ExactAlgorithm
 from fedrec.algorithms.noisy_pairs import MOST_PAIRS_AT_ONCE, planned_release
 from fedrec.algorithms.settings_warnings import WEIGHING_BYTES
 from fedrec.algorithms.sketched_weights import scores_of, scores_of_history, served_rows
@@ -85,7 +86,7 @@ class EASESettings(AlgorithmSettings):
         return {"algorithm.regularisation": (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)}
 
 
-class EASE(Algorithm):
+class EASE(ExactAlgorithm):
     """Co-occurrence counts and the model that follows. See the module's docstring."""
 
     settings_type: ClassVar[type[AlgorithmSettings]] = EASESettings

@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.about import ABOUT
-from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
+from fedrec.algorithms.algorithm import ChunkResult, RoundStart
 from fedrec.algorithms.declarations import (
     HOLDERS,
     About,
@@ -53,6 +53,7 @@ from fedrec.algorithms.declarations import (
     SearchSpace,
     UpdateTensor,
 )
+from fedrec.algorithms.exact import ExactAlgorithm
 from fedrec.exact_linalg import product, symmetric_eigen
 from fedrec.model.state import SharedState
 
@@ -114,7 +115,7 @@ class FedALSSettings(AlgorithmSettings):
         }
 
 
-class FedALS(Algorithm):
+class FedALS(ExactAlgorithm):
     """Exactly solved users, one preconditioned step for the items. See the module's docstring."""
 
     settings: FedALSSettings

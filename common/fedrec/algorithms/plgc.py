@@ -140,7 +140,7 @@ class PLGCSettings(WrapperSettings):
         ),
         Rule(
             ("base.batch_size", "weight"),
-            lambda section: not section.weight or section.made.batch_size > 1,
+            lambda section: not section.weight or section.batch_size > 1,
             "{path}.base.batch_size is 1, but the regulariser compares a minibatch's items with "
             "each other. Set batch_size = 2048, or {path}.weight = 0.",
         ),

@@ -13,11 +13,13 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 
 from fedrec.algorithms.algorithm import Algorithm, Derived
-from fedrec.algorithms.declarations import About, Advice
+from fedrec.algorithms.declarations import About, Advice, Exposure, Support
 from fedrec.algorithms.sent import Sent
 from fedrec.errors import SettingsError
 
 ENTRY_POINTS = "fedrec.algorithms"
+_MOVED = ("problem", "exact", "combination_reason", "exposed_in_the_clear", "exposed_to_members")
+"""Names of earlier releases for parts of `about`."""
 
 
 class Registry(Mapping[str, type[Algorithm]]):
@@ -77,7 +79,8 @@ def _loaded(point: EntryPoint, *, taken: bool) -> type[Algorithm]:
         )
     # Otherwise, facts that an older package declares on its class, such as its exposure, would be
     # ignored.
-    moved = {"problem", *(field.name for kind in (About, Advice) for field in fields(kind))}
+    parts = (About, Support, Exposure, Advice)
+    moved = {*_MOVED, *(field.name for part in parts for field in fields(part))}
     beside = sorted(name for name in moved if hasattr(kind, name))
     if beside or not isinstance(kind.about, About):
         raise SettingsError(

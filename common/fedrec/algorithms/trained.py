@@ -189,8 +189,8 @@ class TrainedAlgorithm(Algorithm):
 
     def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of minibatches in an epoch."""
-        n_samples = n_positives * (1 + self.negatives_per_positive)
-        return -(-n_samples // self.batch_size)
+        n_samples = n_positives * (1 + self.settings.negatives_per_positive)
+        return -(-n_samples // self.settings.batch_size)
 
     def bytes_per_user(self, n_active: int, n_steps: int) -> int:
         """Return the memory of a user's samples and private parameters.
@@ -202,7 +202,7 @@ class TrainedAlgorithm(Algorithm):
             for entry in self.parameters
             if entry.private
         )
-        return _BYTES_PER_SAMPLE * n_steps * self.batch_size + 12 * own
+        return _BYTES_PER_SAMPLE * n_steps * self.settings.batch_size + 12 * own
 
     def apply(
         self,

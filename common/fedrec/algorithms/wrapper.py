@@ -53,6 +53,16 @@ class WrapperSettings(AlgorithmSettings):
         update = UpdateSettings(structure="dense")
         return base_of(self, Shapes(n_items=1, seed=0, update=update, n_rounds=1))
 
+    @property
+    def batch_size(self) -> int:
+        """Samples in a minibatch of the base."""
+        return int(getattr(self.base, "batch_size", 1))
+
+    @property
+    def negatives_per_positive(self) -> int:
+        """Items that the base samples as negatives for each interaction."""
+        return int(getattr(self.base, "negatives_per_positive", 0))
+
     @field_validator("base", mode="before")
     @classmethod
     def _settings_of_base(cls, value: Any) -> Any:
@@ -112,8 +122,6 @@ class Wrapper(TrainedAlgorithm):
         assert isinstance(settings, WrapperSettings)
         self.base = base_of(settings, shapes)
         super().__init__(settings, shapes)
-        self.negatives_per_positive = self.base.negatives_per_positive
-        self.batch_size = self.base.batch_size
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from fedrec.cli.flags import AcceptExposure, CellsOf, SetValues, read_cells, values_of
-from fedrec.cli.terminal import Result, TextTable, count_of
-
-if TYPE_CHECKING:
-    from fedrec.data import Catalogue, UserSplit
-    from fedrec.errors import FedrecError
-    from fedrec.plan.price import ParameterSet
-    from fedrec.settings.schema import Settings
-    from fedrec.settings.validation import LoadedSettings
-
+from fedrec.cli.flags import AcceptExposure, CellsOf, SetValues, values_of
+from fedrec.cli.terminal import Result
 
 EPILOG = (
     "Examples:\n"
@@ -91,32 +81,8 @@ def check(
         from fedrec.cli.upgrading import upgraded
 
         return upgraded(Path(target))
-    from fedrec.cli.data_options import catalogue_size
-    from fedrec.cli.own_floor import HeldRows
-    from fedrec.cli.pricing import (
-        price_rows,
-        price_tables,
-        priced,
-        ray_price,
-        ray_rows,
-        ray_warnings,
-        sizing_content,
-        sizing_table,
-        tables_price,
-        tables_rows,
-        tables_warnings,
-    )
+    from fedrec.cli.checked import CheckedSettings
     from fedrec.errors import SettingsError
-    from fedrec.plan.agreement import plan_fingerprint
-    from fedrec.plan.cautions import protocol_cautions
-    from fedrec.plan.layout import protection_of
-    from fedrec.plan.price import parameter_sets, price
-    from fedrec.plan.privacy import noise_proposal, privacy_price, privacy_warnings
-    from fedrec.plan.settings_warnings import warnings_for
-    from fedrec.plan.sizing import sizes
-    from fedrec.plan.travelling_rows import cell_rows
-    from fedrec.protection.rehearsal import check_summands
-    from fedrec.section import as_toml
     from fedrec.settings.validation import load_with_sources
 
     if not target:
@@ -125,219 +91,14 @@ def check(
             remedy="Run `fedrec check run.toml`. `fedrec init` writes such a file.",
         )
     loaded = load_with_sources(Path(target), values_of(values))
-    plan = loaded.settings.plan
-    data, found, source, n_items, active = loaded.settings.data, None, "", 0, None
-    clients, by_cells, unused = read_cells(loaded.settings, cells, clients)
-    rows_of_cells = None
-    users, catalogue = _read_if_here(loaded.settings) or (None, None)
-    n_users = 0 if users is None else len(users)
-    sets: tuple[ParameterSet, ...] = ()
-    floor, least = loaded.settings.client.minimum_own_item_users, plan.federation.minimum_item_users
-    held = None
-    # Noise already covers a single user's row, and a client that sends indices has one user.
-    tells_floor = plan.privacy.mechanism == "none" and plan.update.indices == "hidden"
-    if items or data.catalogue or data.path:
-        n_items, source = catalogue_size(loaded.settings, items, catalogue)
-        sets = parameter_sets(plan, n_items)
-        if users is not None and catalogue is not None:
-            held = HeldRows.of(users, n_items, 1 if _is_one_party(loaded.settings) else clients)
-            active = held.trained(floor, least)
-            if by_cells:
-                rows_of_cells = cell_rows(
-                    plan, users, n_items, n_clients=clients or 1, cells=by_cells
-                )
-                active = rows_of_cells.n_trained
-        found = price(plan, n_items=n_items, n_clients=clients, n_active=active)
-    own_users, needed = 0, None
-    if found is not None:
-        in_data = n_users and (not clients or _is_one_party(loaded.settings))
-        shared_by = 1 if in_data else found.facts["n_clients"]
-        own_users = -(-(n_users or plan.federation.maximum_users) // shared_by)
-        memory_mib = loaded.settings.client.memory_mib
-        needed = sizes(plan, found, own_users=own_users, memory_mib=memory_mib)
-    warnings = warnings_for(plan, n_users, n_items, clients, active or 0)
-    warnings += [unused] if unused else []
-    private = tables_price(loaded.settings, n_users, n_items) if found and n_users else None
-    if private is not None:
-        warnings += tables_warnings(private)
-    ray_seconds = ray_price(loaded.settings, n_users, active or n_items)
-    warnings += ray_warnings(ray_seconds)
-    privacy = privacy_price(plan, n_items)
-    warnings += privacy_warnings(plan, n_users, clients)
-    n_expected = n_users if users is not None and not _is_one_party(loaded.settings) else 0
-    proposal = noise_proposal(plan, n_items, n_expected or plan.privacy.expected_users)
-    refusals = list(_refusals(loaded.settings, users, catalogue, clients, accept_exposure))
-    if clients and found is not None:
-        refusals += _refused(lambda: check_summands(protection_of(plan, n_items), clients))
-    if active == 0 and plan.privacy.mechanism == "none" and not refusals:
-        warnings.append(
-            f"No item of data.path is held by {least} users (federation.minimum_item_users)"
-            + " outside the largest cells (federation.corrupt_cells)" * bool(by_cells)
-            + ": with this data alone, no rows would be trained."
-        )
-    if users is not None and catalogue is not None:
-        measured = (plan.evaluation.protocol,)
-        cautions = protocol_cautions(plan, users, len(catalogue), measured)
-        warnings += [f"{protocol}: {text}" for protocol, text in cautions.items()]
-    if data.path is not None and users is None:
-        warnings.append(
-            f"data.path = {data.path!r} isn't on this machine, so fedrec didn't check whether its "
-            "users fit into federation.maximum_users."
-        )
-
-    def text() -> Iterator[str | TextTable]:
-        if not sizing:
-            yield _resolved(loaded)
-        if found is None:
-            yield "\nNo price: the number of items is unknown. Set data.catalogue or data.path,"
-            yield "or give --items N."
-        elif sizing and needed is not None:
-            yield from sizing_table(needed, own_users, found)
-        else:
-            rows = list(price_rows(found, source))
-            if users is not None:
-                rows.insert(1, ("users", _room(n_users, plan.federation.maximum_users)))
-            if private is not None:
-                rows += tables_rows(private)
-            rows += ray_rows(ray_seconds, loaded.settings.client.device)
-            if held is not None and tells_floor:
-                rows += held.table(floor)
-            yield from price_tables(found, rows, sets)
-        if sizing:
-            return
-        if privacy is None:
-            yield "\nNo differential privacy: sums are exact, so there is no epsilon."
-        else:
-            yield TextTable(rows=privacy.rows, title="\nHow well sums hide a single user")
-        if proposal is not None:
-            lines = [(key, as_toml(value)) for key, value in proposal.settings.items()]
-            yield TextTable(rows=lines, title=f"\nProposed for this epsilon. {proposal.reason}")
-        if rows_of_cells is not None:
-            yield f"\n{rows_of_cells.sentence(plan)}"
-        yield f"\nPlan {plan_fingerprint(plan)}"
-        yield from (f"warning: {warning}" for warning in warnings)
-        yield from (f"refused, too: {refusal}" for refusal in refusals[1:])
-
-    return Result(
-        content={
-            "path": target,
-            "plan_fingerprint": plan_fingerprint(plan),
-            "settings": loaded.settings.model_dump(),
-            "sources": {key: asdict(origin) for key, origin in loaded.origins.items()},
-            "users": None if users is None else n_users,
-            "price": None if found is None else priced(found),
-            "own_floor": held.content() if held and tells_floor else None,
-            "private": None if private is None else private.facts,
-            "ray": None if ray_seconds is None else {"measuring_seconds": ray_seconds},
-            "sizing": None if needed is None else sizing_content(needed),
-            "sets": [asdict(entry) for entry in sets],
-            "cells": None if rows_of_cells is None else asdict(rows_of_cells),
-            "privacy": None if privacy is None else privacy.facts,
-            "proposal": None if proposal is None else asdict(proposal),
-            "warnings": warnings,
-            "refusals": [{"error": each.code, "message": str(each)} for each in refusals],
-        },
-        text=text(),
-        failure=refusals[0] if refusals else None,
+    found = CheckedSettings(
+        loaded, n_items=items, n_clients=clients, cells=cells, accept_exposure=accept_exposure
     )
-
-
-def _read_if_here(settings: Settings) -> tuple[UserSplit, Catalogue] | None:
-    """Return the users and items that the settings name, or None if their files are elsewhere."""
-    from fedrec.cli.data_options import echo_note
-    from fedrec.data.source import read_users
-
-    data = settings.data
-    # Coordinator and clients share one settings file, so its paths may be on other machines.
-    if data.path is None or (data.catalogue is not None and not Path(data.path).exists()):
-        return None
-    return read_users(data, reader="the price", tell=echo_note)
-
-
-def _is_one_party(settings: Settings) -> bool:
-    client = settings.client
-    return client.invitation is not None or client.certificate is not None
-
-
-def _refusals(
-    settings: Settings,
-    users: UserSplit | None,
-    catalogue: Catalogue | None,
-    n_clients: int,
-    accepted: bool,
-) -> Iterator[FedrecError]:
-    """Yield the errors that `fedrec simulate` would raise, in its order, from its own checks."""
-    from fedrec.data.source import check_one_party
-    from fedrec.extras import require
-    from fedrec.formats import check_runs_folder
-    from fedrec.model.tables import room_in
-    from fedrec.plan.algorithm import algorithm_of
-    from fedrec.plan.exposure import check_exposure, check_own_floor
-    from fedrec.training.starting import check_start
-
-    plan, client = settings.plan, settings.client
-    runs = Path(settings.output.runs)
-    checks: list[Callable[[], object]] = [lambda: check_exposure(plan, accepted=accepted)]
-    if _is_one_party(settings):
-        checks.append(lambda: check_one_party(settings.data))
-    else:
-        checks.append(lambda: check_runs_folder(runs))
-    if users is not None:
-        # Users are dealt out in turn, so each client with users has at least this many.
-        fewest = len(users) // (1 if _is_one_party(settings) else n_clients or 1)
-        checks.append(lambda: check_own_floor(client.minimum_own_item_users, max(1, fewest)))
-    if not _is_one_party(settings) and users is not None and catalogue is not None:
-        n_items, n_users = len(catalogue), len(users)
-        widths = algorithm_of(plan, n_items).derived.private_widths
-        room = room_in(runs, client.memory_mib << 20)
-        checks.append(lambda: check_start(plan, users, n_items))
-        checks.append(lambda: room.make_ready(n_users, widths))
-    checks.append(lambda: _check_device(client.device))
-    if client.engine == "ray":
-        checks.append(lambda: require("ray"))
-    for check_one in checks:
-        yield from _refused(check_one)
-
-
-def _refused(check_one: Callable[[], object]) -> Iterator[FedrecError]:
-    """Yield the error if a check fails."""
-    from fedrec.errors import FedrecError
-
-    try:
-        check_one()
-    except FedrecError as error:
-        yield error
-
-
-def _check_device(device: str) -> None:
-    """Refuse a device that this machine doesn't have. Only torch can list them."""
-    if device in ("auto", "cpu"):
-        return
-    from fedrec.training.device import choose_device
-
-    choose_device(device)
-
-
-def _room(n_users: int, maximum_users: int) -> str:
-    if n_users > maximum_users:
-        return f"{n_users} in data.path, which is above federation.maximum_users = {maximum_users}"
-    alike = count_of(maximum_users // max(1, n_users), "such client")
-    return f"{n_users} in data.path. federation.maximum_users = {maximum_users} fits {alike}"
-
-
-def _resolved(loaded: LoadedSettings) -> TextTable:
-    from fedrec.section import as_toml
-    from fedrec.settings.explain import all_settings
-
-    rows = []
-    settings = loaded.settings
-    for key, setting in all_settings(settings.algorithm.name, settings.protection.name).items():
-        value = getattr(getattr(settings, setting.section), setting.name)
-        origin = loaded.origins[key]
-        if origin.kind != "default" or setting.in_plan:
-            rows.append((key, as_toml(value), str(origin)))
-    title = f"{loaded.path} resolves to"
-    return TextTable(rows=rows, title=title, headers=("setting", "value", "from"))
+    return Result(
+        content={"path": target, **found.content()},
+        text=found.sizing_text() if sizing else found.text(),
+        failure=found.refusals[0] if found.refusals else None,
+    )
 
 
 def _explain(key: str) -> Result:

@@ -274,12 +274,13 @@ def _adds_exactly(name: str, preset: str) -> bool:
     import numpy as np
 
     from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
+    from fedrec.protection.protection import in_one_step
 
     spec = VectorSpec(
         segments=(SegmentSpec(name="probe", length=3, max_abs_sum=100),), max_summands=3
     )
     kind = PROTECTIONS[name]
-    protection = kind(spec, kind.plan(spec, preset=preset))
+    protection = in_one_step(kind(spec, kind.plan(spec, preset=preset)))
     context, secret = protection.generate()
     with secret:
         member = protection.member(context, secret)

@@ -75,8 +75,8 @@ def read_cells(settings: Settings, given: str, clients: int) -> tuple[int, Cells
 
     Args:
         given: the flag's value: a number, a roster's path, or nothing.
-        clients: the requested number. 0 uses the fewest that the cells can have. Without cells, it
-            is returned as it is.
+        clients: the requested number. 0 uses the minimum for the cells. Without cells, it is
+            returned as it is.
 
     Raises:
         SettingsError: the clients can't form these cells.

@@ -95,7 +95,7 @@ def member_rows(found: RunStatus) -> list[tuple[str, ...]]:
 
 
 def _here(found: RunStatus) -> str:
-    """Return how many members are here, and the states of the others."""
+    """Return how many members are connected, and the states of the others."""
     if not found.members:
         # An older coordinator doesn't report members.
         heard = f"{found.clients_seen} heard since the coordinator started"

@@ -26,7 +26,7 @@ class FloorCost:
     """The cost of one floor.
 
     Attributes:
-        floor: the fewest of a client's users that must hold an item.
+        floor: the minimum number of a client's users that hold an item.
         rows: the rows that a client contributes to, on average.
         below: the share of the training interactions in rows below the floor.
     """

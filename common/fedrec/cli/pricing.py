@@ -236,7 +236,7 @@ _SPLITS = 2
 
 
 def ray_price(settings: Settings, n_users: int, n_items: int) -> float | None:
-    """Return about how long one processor measures these users, if torch is here, and Ray asked."""
+    """Return the time that one processor measures these users, if Ray and torch are used."""
     from fedrec.extras import is_missing
 
     if settings.client.engine != "ray" or not n_users or is_missing("torch"):

@@ -4,6 +4,10 @@ Workers keep no state. A shard's tables go to a node once, and stay in its objec
 the cohort lives. Each round's call also brings the model, which goes to a node once, and the
 private rows of the users that train. They come back with the shard's integer sums. So Ray may
 repeat any call anywhere, and sums have the bits of one process.
+
+Rows travel because the party alone must keep them: its own versions are what a round changes, and
+a call changes none. Ray's store never changes an object either. A version in it, or in files of the
+nodes, would be a second truth that a node's death or a restored backup could set against the first.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import signal
 import socket
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import pairwise
@@ -175,6 +179,12 @@ class RayExecutor(Executor):
             kept[shard] = ray.put(cohort.tables.part(*shard))
         return kept[shard]
 
+    def _forget(self, shard: Shard) -> None:
+        """Send a shard's tables again with its next call."""
+        for kept in self._kept.values():
+            for key in (shard, (shard, False), (shard, True)):
+                kept.pop(key, None)
+
     def _ranking(self, ranking: Ranking, shard: Shard, protocols: Collection[Protocol]) -> Any:
         """Return the reference of a shard's held-out items, which are sent once."""
         drawn = ranking.kept_candidates() if set(protocols) - {"full"} else None
@@ -200,6 +210,7 @@ class RayExecutor(Executor):
     ) -> Iterator[tuple[Shard, Any]]:
         """Call a worker for each shard, one call a worker at a time, and yield the results."""
         waiting, busy = deque(shards), {}
+        n_lost: Counter[Shard] = Counter()
         try:
             with _ray_errors():
                 for actor, shard in zip(self._actors, shards, strict=False):
@@ -209,13 +220,22 @@ class RayExecutor(Executor):
                     actor, shard = busy.pop(done)
                     try:
                         found = ray.get(done)
+                    except ray.exceptions.ObjectLostError:
+                        # The shard's tables are gone, or a node is with a result that wasn't
+                        # fetched yet. If it was this worker's, the next call tells.
+                        n_lost[shard] += 1
+                        if n_lost[shard] > _RETRIES:
+                            raise
+                        self._forget(shard)
+                        waiting.append(shard)
+                        following = waiting.popleft()
+                        busy[call(actor, following)] = actor, following
+                        continue
                     except (
                         ray.exceptions.RayActorError,
                         ray.exceptions.ActorUnschedulableError,
-                        ray.exceptions.ObjectLostError,
                     ):
-                        # Its node is gone, perhaps with a result that wasn't fetched yet. The
-                        # others do its work, which changed nothing yet.
+                        # Its node is gone. The others do its work, which changed nothing yet.
                         if len(self._actors) < 2:
                             raise
                         self._actors.remove(actor)
@@ -397,10 +417,11 @@ def _ray_errors() -> Iterator[None]:
         ) from error
     except ray.exceptions.RayError as error:
         raise TrainingError(
-            f"A worker of the Ray cluster was lost {_RETRIES + 1} times in one call, or couldn't "
-            f"start: {_first_line(error)} The version before this round is intact.",
-            remedy="Check that every node has the same fedrec[ray] and enough memory. "
-            'client.engine = "local" trains on this machine.',
+            f"A worker of the Ray cluster or its tables were lost {_RETRIES + 1} times in one "
+            f"call, or it couldn't start: {_first_line(error)} The version before this round is "
+            "intact.",
+            remedy="Check that every node has the same fedrec[ray] and enough memory, and that no "
+            'program cleans up in its --temp-dir. client.engine = "local" trains on this machine.',
         ) from error
 
 

@@ -406,9 +406,9 @@ class DatasetSummary:
         n_interactions: distinct pairs.
         n_duplicates: rows beyond the distinct pairs.
         density: share of all possible pairs, from 0 to 1.
-        minimum_per_user: fewest interactions of a user.
+        minimum_per_user: the minimum number of interactions of a user.
         median_per_user: median over users.
-        maximum_per_user: most interactions of a user.
+        maximum_per_user: the maximum number of interactions of a user.
         interactions_without_time: pairs without a time. If all lack one, held-out items are random.
         users_with_tied_last_timestamp: users with two or more items at their latest time. The tie
             rule chooses their test item.

@@ -9,20 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from fedrec.durable import unwritten
-from fedrec.own_folder import OwnFolder
-
-PREFIX = "fedrec-users-"
-"""Begins the names of folders with items."""
+from fedrec.own_folder import ITEMS_PREFIX, OwnFolder, map_file
 
 
-class MappedItems:
-    """An int64 array in files, indexed by a slice without step or by an array of positions.
+class MappedItems(NDArrayOperatorsMixin):
+    """An int64 array (n,) in files, which numpy's functions and operators take as an array.
 
     A file has the smallest type that holds its items. Each access maps the files that it needs and
-    returns a copy, so that no pages of the files stay in memory.
+    returns a copy, so that no pages of the files stay in memory. It raises a `StorageError` if a
+    file is gone.
 
     Args:
         files: path, type and number of items of each file.
@@ -50,7 +49,7 @@ class MappedItems:
         files = []
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            own = OwnFolder(folder, PREFIX)
+            own = OwnFolder(folder, ITEMS_PREFIX)
             try:
                 for number, part in enumerate(parts):
                     stored = part.astype(np.min_scalar_type(int(part.max(initial=0))))
@@ -72,32 +71,44 @@ class MappedItems:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, wanted: slice | NDArray[np.int64]) -> NDArray[np.int64]:
+    def __getitem__(self, wanted: slice | ArrayLike) -> NDArray[np.int64]:
+        """Return a copy of the items at these places, given as in numpy."""
         if isinstance(wanted, slice):
-            begin, end, _ = wanted.indices(len(self))
+            begin, end, step = wanted.indices(len(self))
+            if step != 1:
+                return self[np.arange(begin, end, step)]
             parts: list[NDArray[Any]] = [np.empty(0, dtype=self.dtype)]
             first = int(np.searchsorted(self._ends, begin, side="right")) - 1
             for number in range(first, int(np.searchsorted(self._ends, end))):
                 start = self._ends[number]
                 parts.append(self._file(number)[max(begin - start, 0) : max(end - start, 0)])
             return np.concatenate(parts)
-        files = np.searchsorted(self._ends, wanted, side="right") - 1
-        found = np.empty(len(wanted), dtype=self.dtype)
+        given = np.asarray(wanted)
+        if given.dtype == np.bool_:
+            given = np.arange(len(self))[given]
+        places = np.where(given < 0, given + len(self), given).astype(np.int64, casting="same_kind")
+        if places.size and not 0 <= places.min() <= places.max() < len(self):
+            raise IndexError(f"a place is outside the {len(self)} items")
+        files = np.searchsorted(self._ends, places, side="right") - 1
+        found = np.empty(places.shape, dtype=self.dtype)
         for number in np.unique(files).tolist():
             here = files == number
-            found[here] = self._file(number)[wanted[here] - self._ends[number]]
-        return found
+            found[here] = self._file(number)[places[here] - self._ends[number]]
+        return found[()]
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
 
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *given: Any, **named: Any
+    ) -> NDArray[Any]:
+        arrays = (one[:] if isinstance(one, MappedItems) else one for one in given)
+        found: NDArray[Any] = getattr(ufunc, method)(*arrays, **named)
+        return found
+
     def _file(self, number: int) -> NDArray[np.unsignedinteger[Any]]:
         path, dtype, size = self._files[number]
-        return np.memmap(path, dtype=dtype, mode="r", shape=(size,)) if size else np.empty(0, dtype)
-
-    def tobytes(self) -> bytes:
-        """Return the bytes of the array."""
-        return self[:].tobytes()
+        return map_file(path, dtype, (size,))
 
     def to_json(self) -> list[tuple[str, str, int]]:
         """Return the input of `MappedItems` in another process of this account."""

@@ -369,7 +369,8 @@ def load_data(
 
     Returns:
         The users' items, with the last one held out for test and the one before it for validation,
-        and the catalogue.
+        and the catalogue. Items of more than 100,000 users are in the system's temporary folder
+        (see `UserSplit.in_files`).
 
     Raises:
         SettingsError: the section `data` lacks a setting, or a value is invalid.
@@ -378,7 +379,8 @@ def load_data(
     try:
         if isinstance(source, Interactions | DataFrame):
             known = _OF_INTERACTIONS if isinstance(source, Interactions) else _OF_FRAME
-            return split_given(source, _reading_of(reading, known=known))
+            users, items = split_given(source, _reading_of(reading, known=known))
+            return users.in_files(), items
         if not isinstance(source, str | Path):
             raise SettingsError(
                 f"source is of type {type(source).__name__}, expected a path, a data set's name, a "
@@ -396,7 +398,7 @@ def load_data(
         users, items = read_users(data, reader="load_data", warn=True)
         if titled and not data.catalogue:
             items = Catalogue.of(items.item_ids, map(titled.title_of, items.item_ids))
-        return users, items
+        return users.in_files(), items
     except DataError as error:
         shown = "interactions" if isinstance(source, Interactions) else "frame"
         if isinstance(source, str | Path):

@@ -6,6 +6,7 @@ previous one for validation. `hold_out` also divides by a share of each history,
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -19,10 +20,10 @@ from numpy.typing import NDArray
 
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.interactions import Interactions, encode_ids, recency_keys
-from fedrec.data.mapped_items import PREFIX, MappedItems
+from fedrec.data.mapped_items import MappedItems
 from fedrec.errors import DataError
 from fedrec.ids import UserId
-from fedrec.own_folder import MOST_FILE_USERS, remove_abandoned
+from fedrec.own_folder import ITEMS_PREFIX, MOST_FILE_USERS, remove_abandoned
 from fedrec.showing import bars, html_table
 
 NO_ITEM = -1
@@ -120,24 +121,26 @@ class UserSplit:
             )
         return found
 
-    def in_files(self, folder: Path) -> UserSplit:
+    def in_files(self, folder: Path | None = None) -> UserSplit:
         """Return the same users, with their training items in files of up to 100,000 users each.
 
         Fewer users stay in memory. Files of killed processes are removed from the folder.
 
         Args:
-            folder: the folder for the folder with the files. See `MappedItems.written`.
+            folder: the folder for the folder with the files, or None for the system's temporary
+                one. See `MappedItems.written`.
 
         Raises:
             DiskFull: the disk has no room for them.
             SettingsError: the folder can't be written.
         """
+        within = Path(tempfile.gettempdir()) if folder is None else folder
         if len(self) <= MOST_FILE_USERS:
-            remove_abandoned(folder, PREFIX)
+            remove_abandoned(within, ITEMS_PREFIX)
             return self
         ends = np.append(self.train_indptr[:-1:MOST_FILE_USERS], self.n_train).tolist()
         parts = (self.train_items[begin:end] for begin, end in pairwise(ends))
-        return replace(self, train_items=MappedItems.written(parts, folder))
+        return replace(self, train_items=MappedItems.written(parts, within))
 
     def select(self, user_index: NDArray[np.int64]) -> UserSplit:
         """Return the split of some users, in the order given.

@@ -28,6 +28,7 @@ from fedrec.plan.exposure import check_exposure, check_one_process
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.schema import Plan
 from fedrec.protection import Member, Protection
+from fedrec.protection.protection import SteppedProtection, in_one_step, with_encryptor
 from fedrec.wire.link import Link
 from fedrec.wire.messages import FederationInfo
 
@@ -101,7 +102,7 @@ def enrol(
         secrets=secrets,
         context=info.server_context,
         protection=protection,
-        member=_half(protection, info, roster, secrets, secret_of),
+        half=_half(protection, info, roster, secrets, secret_of),
         layout=Layout.uncounted(plan, len(catalogue)),
     )
 
@@ -112,15 +113,20 @@ def _half(
     roster: Roster,
     secrets: EpochSecrets,
     secret_of: Callable[[int], bytes] | None,
-) -> Member:
+) -> Member | None:
     """Return the object that protects this client's vectors or, for the revealer, opens sums."""
+    if isinstance(protection, SteppedProtection):
+        protection.envelope(info.server_context)
+        return None
     context, tag_key = info.server_context, tag_key_of(secrets, info.federation, roster.epoch)
     if roster.revealer is not None and secret_of is None:
-        return protection.encryptor(context, secrets.protection_secret, tag_key=tag_key)
+        return with_encryptor(protection).encryptor(
+            context, secrets.protection_secret, tag_key=tag_key
+        )
     secret = secrets.protection_secret if protection.needs_reveal else b"none"
     if roster.revealer is not None and secret_of is not None:
         secret = secret_of(roster.epoch)
-    return protection.member(context, secret, tag_key=tag_key)
+    return in_one_step(protection).member(context, secret, tag_key=tag_key)
 
 
 def _refuse(differences: tuple[Difference, ...]) -> None:

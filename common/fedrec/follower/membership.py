@@ -68,7 +68,8 @@ class Membership:
         context: the protection's context, without a secret key.
         protection: the protection of the largest vector. `vector_of` makes it one for a round's
             vector.
-        member: has the key that protects vectors, and opens sums if this client has that right.
+        half: has the key that protects vectors, and opens sums if this client has that right. None
+            if the clients of a round make messages together.
         layout: the layout of a round of all items, for values that every round shares.
     """
 
@@ -82,7 +83,7 @@ class Membership:
     secrets: EpochSecrets
     context: bytes
     protection: Protection
-    member: Member
+    half: Member | None
     layout: Layout
     _vectors: dict[tuple[bool, int], RoundVector] = field(
         default_factory=dict, repr=False, compare=False
@@ -125,7 +126,7 @@ class Membership:
 
     @property
     def minimum_summands(self) -> int:
-        """The fewest distinct clients in a sum that may be opened or trusted.
+        """The minimum number of distinct clients in a sum that may be opened or trusted.
 
         The plan's minima apply too, because this client agreed to them when it enrolled.
         """
@@ -159,7 +160,7 @@ class Membership:
             self._vectors[key] = RoundVector(
                 layout=layout,
                 protection=protection,
-                member=self.member.over(protection),
+                half=None if self.half is None else self.half.over(protection),
                 context=self.context,
             )
         return self._vectors[key]
@@ -177,9 +178,10 @@ class Membership:
 
     def close(self) -> None:
         """Delete the key. Afterwards, nothing can be protected or opened."""
-        for vector in self._vectors.values():
-            vector.member.close()
-        self.member.close()
+        vectors = self._vectors.values()
+        for half in (*(vector.half for vector in vectors), self.half):
+            if half is not None:
+                half.close()
 
     def base_state(self, version: RoundId, shared: SharedState) -> bytes:
         """Return the digest that contributors use to name the model that they start from.

@@ -12,7 +12,8 @@ from fedrec.identity.sealing import keyed_tag, seal_same, unseal
 from fedrec.identity.secret import Secret
 from fedrec.ids import RoundId, canonical
 from fedrec.plan.layout import Layout
-from fedrec.protection import PROTECTIONS, Accumulator, Member, Protection
+from fedrec.protection import Accumulator, Member, NoProtection, Protection
+from fedrec.protection.protection import in_one_step, made_together
 from fedrec.wire.fields import StatedRows
 from fedrec.wire.messages import RoundKind, UploadHeader
 
@@ -76,13 +77,14 @@ class RoundVector:
     Attributes:
         layout: the position of each part.
         protection: adds up protected vectors.
-        member: protects this client's vector, and opens sums if it has the key.
+        half: protects this client's vector, and opens sums if it has the key. None if the clients
+            of a round make messages together.
         context: the protection's context, without a secret key.
     """
 
     layout: Layout
     protection: Protection
-    member: Member
+    half: Member | None
     context: bytes
 
     @property
@@ -90,15 +92,30 @@ class RoundVector:
         """The length of every protected vector."""
         return self.protection.chosen.message_bytes
 
+    @property
+    def member(self) -> Member:
+        """The half that protects this client's vector alone, and opens sums if it has the key.
+
+        Raises:
+            RoundError: the clients of a round make messages together.
+        """
+        if self.half is None:
+            raise made_together(self.protection)
+        return self.half
+
     def accumulator(self) -> Accumulator:
-        """Return an empty sum of this epoch's messages."""
-        return self.protection.accumulator(self.context)
+        """Return an empty sum of this epoch's messages.
+
+        Raises:
+            RoundError: the clients of a round sum messages together.
+        """
+        return in_one_step(self.protection).accumulator(self.context)
 
     def pack(self, aggregate: NDArray[np.int64]) -> bytes:
         """Return an aggregate as the plain bytes to seal and publish."""
         codec, context = self._codec()
         packed = codec.accumulator(context)
-        packed.add(codec.member(context, b"none").protect(aggregate))
+        packed.add(codec.member(context).protect(aggregate))
         return packed.finish()
 
     def unpack(self, blob: bytes, n_summands: int) -> NDArray[np.int64]:
@@ -109,11 +126,11 @@ class RoundVector:
             RevealRefused: the number of summands is wrong.
         """
         codec, context = self._codec()
-        return codec.member(context, b"none").reveal(blob, n_summands)
+        return codec.member(context).reveal(blob, n_summands)
 
-    def _codec(self) -> tuple[Protection, bytes]:
-        plain, spec = PROTECTIONS["none"], self.layout.vector_spec
-        codec = plain(spec, plain.plan(spec))
+    def _codec(self) -> tuple[NoProtection, bytes]:
+        spec = self.layout.vector_spec
+        codec = NoProtection(spec, NoProtection.plan(spec))
         context, _ = codec.generate()
         return codec, context
 

@@ -37,7 +37,7 @@ class Standing:
 
     Attributes:
         since: the epoch in which its party first joined a cell, or 0 while it waits for one.
-        users_cap: the most users that it may have, or 0 for the plan's limit.
+        users_cap: the largest number of users that it may have, or 0 for the plan's limit.
         replaces: an earlier id of the same party, whose place it took.
         consent: its signature over `guest_consent`, or empty if it did not consent.
     """

@@ -14,6 +14,7 @@ from fedrec.algorithms import (
 )
 from fedrec.algorithms.accelerators import Accelerator, accelerator_for
 from fedrec.algorithms.declarations import SumNoise
+from fedrec.algorithms.exact import ExactAlgorithm
 from fedrec.algorithms.trained import TRAINER_VERSION
 from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import Plan
@@ -92,10 +93,13 @@ def about_algorithm(plan: Plan) -> About:
         return about
     return replace(
         about,
-        protections=base.about.protections,
-        combination_reason=base.about.combination_reason,
+        supports=replace(
+            about.supports,
+            protections=base.about.supports.protections,
+            reason=base.about.supports.reason,
+        ),
         not_under_noise=base.about.not_under_noise,
-        exposed_in_the_clear=base.about.exposed_in_the_clear,
+        exposes=replace(about.exposes, in_the_clear=base.about.exposes.in_the_clear),
         modules=base.about.modules,
     )
 
@@ -112,7 +116,7 @@ def divides_by_count(plan: Plan) -> bool:
     Such rounds must cover exactly the users of the count. If some drop out, the others count again.
     Under noise there is no count.
     """
-    return about_algorithm(plan).exact and plan.privacy.mechanism == "none"
+    return issubclass(algorithm_type(plan), ExactAlgorithm) and plan.privacy.mechanism == "none"
 
 
 def algorithm_warnings(plan: Plan, n_items: int = 0, n_held: int = 0) -> list[str]:

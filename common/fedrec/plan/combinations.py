@@ -14,6 +14,7 @@ from fedrec.plan.privacy import privacy_problems
 from fedrec.plan.protections import about_protection, check_sizes
 from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
+from fedrec.protection.protection import EncryptingProtection
 from fedrec.protection.settings import FEWEST_SUMMANDS
 from fedrec.section import Problem, Section, as_toml
 from fedrec.updates import UPDATES
@@ -80,10 +81,10 @@ class Combination:
 COMBINATIONS: tuple[Combination, ...] = tuple(
     Combination(
         algorithm=name,
-        updates=kind.about.updates,
-        protections=kind.about.protections or tuple(PROTECTIONS),
-        protocols=kind.about.protocols,
-        reason=kind.about.combination_reason,
+        updates=kind.about.supports.updates,
+        protections=kind.about.supports.protections or tuple(PROTECTIONS),
+        protocols=kind.about.supports.protocols,
+        reason=kind.about.supports.reason,
     )
     for name, kind in ALGORITHMS.items()
 )
@@ -146,18 +147,18 @@ def _outside(plan: Plan, combinations: tuple[Combination, ...]) -> Iterator[Conf
 def _base(plan: Plan) -> Iterator[Conflict]:
     """Refuse a protection that the server of a wrapper's base cannot work under."""
     about, base, name = about_algorithm(plan), base_type(plan), plan.protection.name
-    if base is not None and about.protections and name not in about.protections:
+    if base is not None and about.supports.protections and name not in about.supports.protections:
         yield Conflict(
             keys=("protection.name", "algorithm.base.name"),
             sentence=f'protection.name is "{name}", but algorithm.base.name is "{base.name}": '
-            f'{about.combination_reason} Set protection.name = "{about.protections[0]}".',
+            f'{about.supports.reason} Set protection.name = "{about.supports.protections[0]}".',
         )
 
 
 def _rank(plan: Plan) -> Iterator[Conflict]:
     """Refuse ranks that are inconsistent with the length of the vectors."""
     dim = getattr(plan.algorithm, "dim", None)
-    if dim is None or plan.update.structure not in about_algorithm(plan).updates:
+    if dim is None or plan.update.structure not in about_algorithm(plan).supports.updates:
         return
     problem = UPDATES[plan.update.structure].problem(plan.update, dim)
     if problem:
@@ -167,7 +168,7 @@ def _rank(plan: Plan) -> Iterator[Conflict]:
 def _needs(plan: Plan) -> Iterator[Conflict]:
     """Refuse an update structure that an algorithm supports under other settings only."""
     structure = plan.update.structure
-    needs = about_algorithm(plan).needs.get(structure)
+    needs = about_algorithm(plan).supports.needs.get(structure)
     for name, value in {} if needs is None else needs.settings.items():
         assert needs is not None
         if getattr(plan.algorithm, name) != value:
@@ -275,7 +276,7 @@ def _summands(plan: Plan) -> Iterator[Conflict]:
 def _key_holder(plan: Plan) -> Iterator[Conflict]:
     """Refuse to keep a key from clients if they need it for encryption."""
     name = plan.protection.name
-    if plan.authority_opens and not PROTECTIONS[name].has_encryptor:
+    if plan.authority_opens and not issubclass(PROTECTIONS[name], EncryptingProtection):
         yield Conflict(
             keys=("protection.key_holder", "protection.name"),
             sentence=f'protection.key_holder is "authority", but {name} has no key that only '

@@ -7,7 +7,7 @@ of them for a client. The user of a command gives consent with a flag.
 from __future__ import annotations
 
 from fedrec.errors import RefusedError
-from fedrec.plan.algorithm import about_algorithm, algorithm_of
+from fedrec.plan.algorithm import about_algorithm, algorithm_of, divides_by_count
 from fedrec.plan.schema import Plan
 from fedrec.updates import UPDATES
 
@@ -21,7 +21,7 @@ def exposure_of(plan: Plan) -> str:
         return UPDATES[plan.update.structure].clear_indices
     if plan.protection.name != "none":
         return ""
-    return about_algorithm(plan).exposed_in_the_clear
+    return about_algorithm(plan).exposes.in_the_clear
 
 
 def exposed_to_members(plan: Plan, n_cells: int) -> str:
@@ -34,10 +34,9 @@ def exposed_to_members(plan: Plan, n_cells: int) -> str:
     Args:
         n_cells: number of cells in the roster.
     """
-    counts = about_algorithm(plan).exact and plan.privacy.mechanism == "none"
-    if not counts or (plan.authority_opens and n_cells > 1):
+    if not divides_by_count(plan) or (plan.authority_opens and n_cells > 1):
         return ""
-    return about_algorithm(plan).exposed_to_members
+    return about_algorithm(plan).exposes.to_members
 
 
 def raised_counts(plan: Plan, n_cells: int) -> str:
@@ -165,7 +164,7 @@ def check_exposure(plan: Plan, *, accepted: bool) -> None:
     exposed = exposure_of(plan)
     if not exposed or accepted:
         return
-    protections = about_algorithm(plan).protections
+    protections = about_algorithm(plan).supports.protections
     reason, instead = (
         f'protection.name = "none" with {plan.algorithm.name}',
         'Set protection.name = "bfv"'

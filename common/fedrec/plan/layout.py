@@ -104,7 +104,7 @@ class Layout:
 
     @classmethod
     def uncounted(cls, plan: Plan, n_items: int) -> Layout:
-        """Return the layout over all items, or over the most that the algorithm supports."""
+        """Return the layout over all items, or over the maximum that the algorithm supports."""
         try:
             return cls.of(plan, n_items, n_items)
         except SettingsError:
@@ -338,7 +338,7 @@ def own_model_bytes(plan: Plan, n_rows: int) -> int:
 
 
 def computed_bytes(plan: Plan, n_rows: int) -> int:
-    """Return the most that the server publishes besides sums if it makes users' models, else 0."""
+    """Return the maximum published besides sums if the server makes users' models, else 0."""
     # Computed values are float64, with names and shapes.
     return sum(8 * size + 256 for entry, size in _user_sizes(plan, n_rows) if entry.computed)
 

@@ -82,7 +82,7 @@ class ExpectedFacts(TypedDict):
 def price(
     plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None = None
 ) -> Price[RunFacts]:
-    """Return the most that a run of this plan costs. Bytes are those of a round after the count.
+    """Return the largest cost of a run of this plan. Bytes are those of a round after the count.
 
     The number of trained items is unknown before the count. The price is that of all items, or of
     as many as the algorithm supports.
@@ -298,7 +298,7 @@ def asked_round(plan: Plan, n_clients: int) -> AskedRound:
         maximum_users=plan.federation.maximum_users,
         fraction_bits=plan.update.fraction_bits,
         changes=changes,
-        protections=about_algorithm(plan).protections,
+        protections=about_algorithm(plan).supports.protections,
     )
 
 

@@ -272,7 +272,7 @@ class RoundSettings(Section):
         return self.total + 2
 
     def fewest_summands(self, hides_updates: bool, roster_floor: int = 1) -> int:
-        """Return the fewest clients in a sum that is opened, published or trusted.
+        """Return the minimum number of clients in a sum that is opened, published or trusted.
 
         Args:
             hides_updates: whether only sums are to be read, never a single update.
@@ -338,7 +338,7 @@ class Plan(Section):
 
     @property
     def fewest_summands(self) -> int:
-        """The fewest clients in a sum, unless the roster requires more."""
+        """The minimum number of clients in a sum, unless the roster requires more."""
         return self.rounds.fewest_summands(PROTECTIONS[self.protection.name].hides_updates)
 
     @property
@@ -371,7 +371,9 @@ class Plan(Section):
         """Use the algorithm's own update structure if none was set."""
         if "structure" not in self.update.model_fields_set:
             kind = ALGORITHMS.get(self.algorithm.name, DEFAULT_ALGORITHM)
-            own = self.update.model_copy(update={"structure": kind.about.structure})
+            tuned = kind.about.advice.starter or {}
+            structure = tuned.get("update.structure", kind.about.supports.updates[0])
+            own = self.update.model_copy(update={"structure": structure})
             # It stays a default: a client doesn't insist on what its file doesn't have.
             own.model_fields_set.discard("structure")
             self.__dict__["update"] = own

@@ -22,7 +22,7 @@ _MB = 1_000_000
 _CLIENT_BYTES = 86_000
 """Of the coordinator's memory for a connection and a waiting call: `bench_idle_clients.py`."""
 _BUFFERS_BYTES = 80 * _MB
-"""The most for uploads that arrive together: `bench_flower_deployed.py --parts memory`."""
+"""The maximum for uploads that arrive together: `bench_flower_deployed.py --parts memory`."""
 _ROW_BYTES = 1_000
 """Of the coordinator's database for each update: 620 measured."""
 _MODEL_BYTES_A_SECOND = 40e9

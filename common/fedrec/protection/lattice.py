@@ -41,6 +41,7 @@ from fedrec.protection.encryption_parameters import (
 )
 from fedrec.protection.protection import (
     Accumulator,
+    EncryptingProtection,
     EnvelopedSum,
     Member,
     Protection,
@@ -186,11 +187,8 @@ class BlockMember(Member):
         return self._cipher
 
 
-class BlockProtection(Protection):
+class BlockProtection(EncryptingProtection):
     """The common parts of BFV and CKKS: keys, contexts, and sums of residues."""
-
-    needs_reveal: ClassVar[bool] = True
-    has_encryptor: ClassVar[bool] = True
 
     def generate(self) -> tuple[bytes, SecretKey]:
         """Return a context of 56 bytes without a key, and the secret with the public key."""
@@ -202,16 +200,16 @@ class BlockProtection(Protection):
         return ModularAccumulator(self.chosen, self.envelope(context))
 
     def encryption_key(self, secret: bytes | SecretKey) -> bytes:
-        """Return the context with the public key (see `Protection.encryption_key`)."""
+        """Return the context with the public key."""
         content = exported(secret)
         return content[:CONTEXT_BYTES] + without_secret(content[CONTEXT_BYTES:])
 
     def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
-        """Return a client's half (see `Protection.member`)."""
+        """Return a client's half (see `OneStepProtection.member`)."""
         return self._half(context, exported(secret), tag_key, opens=True)
 
     def encryptor(self, context: bytes, key: bytes, *, tag_key: bytes = b"") -> Member:
-        """Return the half without a secret key (see `Protection.encryptor`)."""
+        """Return the half without a secret key (see `EncryptingProtection.encryptor`)."""
         return self._half(context, key, tag_key, opens=False)
 
     def _half(self, context: bytes, content: bytes, tag_key: bytes, *, opens: bool) -> Member:

@@ -14,14 +14,21 @@ import numpy as np
 
 from fedrec.errors import KeysError, MalformedUpdate
 from fedrec.identity.secret import SecretKey, exported
-from fedrec.protection.protection import Accumulator, EnvelopedSum, Member, Protection, check_count
+from fedrec.protection.protection import (
+    Accumulator,
+    EnvelopedSum,
+    Member,
+    OneStepProtection,
+    Protection,
+    check_count,
+)
 from fedrec.protection.protection_plan import HEADER_BYTES, Envelope, ProtectionPlan
 from fedrec.protection.vector import Integers, Packed, SegmentSpec, VectorSpec
 
 _PIECE_BYTES = 1 << 20
 
 
-class NoProtection(Protection):
+class NoProtection(OneStepProtection):
     """Little-endian integers, with four bytes if a segment's sum fits them, else eight."""
 
     name: ClassVar[str] = "none"
@@ -46,10 +53,6 @@ class NoProtection(Protection):
             max_summands=spec.max_summands,
             limbs=(1,) * len(spec.segments),
         )
-
-    def generate(self) -> tuple[bytes, SecretKey]:
-        """Return a context without a key, and an empty secret."""
-        return Envelope.new_context(self.chosen, keyed=False), SecretKey._holding(b"none")
 
     def packed_sum(self, total: Integers, n_summands: int) -> bytes:
         """Return a sum that was made elsewhere in the format of this protection.

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.secret import SecretKey, exported
-from fedrec.protection.protection import Accumulator, Member, Protection
+from fedrec.protection.protection import Accumulator, EncryptingProtection, Member, Protection
 from fedrec.protection.protection_plan import (
     CONTEXT_BYTES,
     HEADER_BYTES,
@@ -59,12 +59,10 @@ _FORMS = ("packed", "single")
 _PAPER = "paper"
 
 
-class Paillier(Protection):
+class Paillier(EncryptingProtection):
     """Exact sums at about 8 bytes a value (packed), or 768 (single)."""
 
     name: ClassVar[str] = "paillier"
-    needs_reveal: ClassVar[bool] = True
-    has_encryptor: ClassVar[bool] = True
     can_tag: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = tuple(
         [*(f"{form}-{bits}" for form in _FORMS for bits in _SECURITY), _PAPER]
@@ -168,7 +166,7 @@ class Paillier(Protection):
         return PaillierAccumulator(*self._opened(context), layout)
 
     def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
-        """Return a client's half (see `Protection.member`)."""
+        """Return a client's half (see `OneStepProtection.member`)."""
         from fedrec.protection.paillier_key import PaillierSecretKey, PheSecretKey
 
         envelope, public = self._opened(context)
@@ -182,11 +180,11 @@ class Paillier(Protection):
         return self._half(envelope, kind.from_bytes(content[len(context) :], public), tag_key)
 
     def encryption_key(self, secret: bytes | SecretKey) -> bytes:
-        """Return the context with the public modulus (see `Protection.encryption_key`)."""
+        """Return the context with the public modulus."""
         return exported(secret)[: CONTEXT_BYTES + self.chosen.key_bits // 8]
 
     def encryptor(self, context: bytes, key: bytes, *, tag_key: bytes = b"") -> Member:
-        """Return the half without a secret key (see `Protection.encryptor`)."""
+        """Return the half without a secret key (see `EncryptingProtection.encryptor`)."""
         from fedrec.protection.paillier_key import PaillierEncryptor, PheEncryptor
 
         envelope, public = self._opened(context)

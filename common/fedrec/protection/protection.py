@@ -31,7 +31,7 @@ class Accumulator(ABC):
 
         Raises:
             MalformedUpdate: the message has the wrong length, plan, key or parameter set.
-            RoundError: the sum already has the most messages that the plan allows.
+            RoundError: the sum already has as many messages as the plan allows.
         """
 
     def add_from(self, file: BinaryIO) -> None:
@@ -154,6 +154,8 @@ class Member(Secret, ABC):
 class Protection(ABC):
     """One protection with one plan, without secrets.
 
+    Implement `OneStepProtection`, `EncryptingProtection` or `SteppedProtection`.
+
     Attributes:
         name: the protection's name in settings.
         needs_reveal: whether only key holders can read a sum.
@@ -173,13 +175,11 @@ class Protection(ABC):
     needs_reveal: ClassVar[bool]
     hides_updates: ClassVar[bool] = True
     steps: ClassVar[Steps] = ONE_STEP
-    """The steps of a round's clients. With more than one, see `SteppedProtection`."""
+    """The steps of a round's clients: one for a `OneStepProtection`, else more."""
     settings_type: ClassVar[type[ProtectionSettings]] = ProtectionSettings
     """The protection's section of the settings.
 
     A subclass of `ProtectionSettings` adds its own settings."""
-    has_encryptor: ClassVar[bool] = False
-    """Whether an encryption key opens nothing, so that only the key authority can open sums."""
     can_tag: ClassVar[bool] = False
     """Whether sums can carry tags, so that they needn't be recomputed before they are opened."""
     presets: ClassVar[tuple[str, ...]]
@@ -245,9 +245,9 @@ class Protection(ABC):
                 `over`). It has no effect if the parameters follow from the preset alone.
         """
 
-    @abstractmethod
     def generate(self) -> tuple[bytes, SecretKey]:
-        """Return the coordinator's context, which has no key, and the members' secret."""
+        """Return the coordinator's context and the members' secret. By default there is no key."""
+        return Envelope.new_context(self.chosen, keyed=False), SecretKey._holding(b"none")
 
     def envelope(self, context: bytes) -> Envelope:
         """Read a context, which names the largest vector's plan.
@@ -256,6 +256,10 @@ class Protection(ABC):
             KeysError: the context contains a key, or belongs to other parameters.
         """
         return Envelope.of(self.chosen, context, named=self._largest.chosen)
+
+
+class OneStepProtection(Protection):
+    """A protection whose clients make messages alone, for a sum at the coordinator."""
 
     @abstractmethod
     def accumulator(self, context: bytes) -> Accumulator:
@@ -272,17 +276,24 @@ class Protection(ABC):
             KeysError: the secret doesn't match the context.
         """
 
+
+class EncryptingProtection(OneStepProtection):
+    """A protection with an encryption key that opens nothing.
+
+    Clients can do without the secret key, so that only the key authority opens sums.
+    """
+
+    needs_reveal: ClassVar[bool] = True
+
+    @abstractmethod
     def encryption_key(self, secret: bytes | SecretKey) -> bytes:
         """Return the part of a secret that only encrypts, for `encryptor`.
 
         Raises:
-            KeysError: the protection has no such part, or this isn't one of its secrets.
+            KeysError: this isn't one of the protection's secrets.
         """
-        raise KeysError(
-            f"Protection {self.name} has no key that only encrypts.",
-            remedy='Set protection.key_holder = "members", or protection.name = "bfv".',
-        )
 
+    @abstractmethod
     def encryptor(self, context: bytes, key: bytes, *, tag_key: bytes = b"") -> Member:
         """Return the half of a client without a secret key, whose `reveal` always refuses.
 
@@ -293,27 +304,13 @@ class Protection(ABC):
         Raises:
             KeysError: the key doesn't match the context, or is more than an encryption key.
         """
-        raise KeysError(f"Protection {self.name} has no key that only encrypts.")
 
 
 class SteppedProtection(Protection):
-    """A protection that works only within a round, without a key."""
+    """A protection whose clients make and sum messages together in a round, without a key."""
 
     needs_reveal: ClassVar[bool] = False
     presets: ClassVar[tuple[str, ...]] = ("default",)
-
-    def generate(self) -> tuple[bytes, SecretKey]:
-        """Return a context without a key, and an empty secret."""
-        return Envelope.new_context(self.chosen, keyed=False), SecretKey._holding(b"none")
-
-    def accumulator(self, context: bytes) -> Accumulator:
-        """Raise an error, because only a `CoordinatorSide` sums, within one round."""
-        raise self._without_round()
-
-    def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
-        """Return a client's half outside a round, which can't do anything."""
-        self.envelope(context)
-        return _Alone(self._without_round())
 
     @abstractmethod
     def round_protocol(self, settings: ProtectionSettings) -> RoundProtocol:
@@ -323,10 +320,30 @@ class SteppedProtection(Protection):
             settings: settings of this protection's `settings_type`.
         """
 
-    def _without_round(self) -> RoundError:
-        return RoundError(
-            f"Under {self.name}, the clients of one round make and sum messages together."
+
+def in_one_step(protection: Protection) -> OneStepProtection:
+    """Return a protection whose clients make messages alone.
+
+    Raises:
+        RoundError: they make and sum them together in a round.
+    """
+    if not isinstance(protection, OneStepProtection):
+        raise made_together(protection)
+    return protection
+
+
+def with_encryptor(protection: Protection) -> EncryptingProtection:
+    """Return a protection with an encryption key.
+
+    Raises:
+        KeysError: each of its keys opens sums, or it has none.
+    """
+    if not isinstance(protection, EncryptingProtection):
+        raise KeysError(
+            f"Protection {protection.name} has no key that only encrypts.",
+            remedy='Set protection.key_holder = "members", or protection.name = "bfv".',
         )
+    return protection
 
 
 def protocol_of(protection: Protection, settings: ProtectionSettings) -> RoundProtocol:
@@ -344,28 +361,11 @@ def protocol_of(protection: Protection, settings: ProtectionSettings) -> RoundPr
     return protection.round_protocol(settings)
 
 
-class _Alone(Member):
-    """A client outside a round, which can't protect anything without the others."""
-
-    def __init__(self, refusal: RoundError) -> None:
-        self._refusal = refusal
-
-    def protect(self, vector: Integers, name: bytes = b"") -> bytes:
-        """Raise an error (see `ClientSide.protect`)."""
-        raise self._refusal
-
-    def reveal(
-        self, total: bytes, n_summands: int, names: tuple[bytes, ...] | None = None
-    ) -> Integers:
-        """Raise an error (see `CoordinatorSide.finish`)."""
-        raise self._refusal
-
-    def over(self, protection: Protection) -> Member:
-        """Return this object, which does nothing for any vector."""
-        return self
-
-    def close(self) -> None:
-        """Do nothing, because there is no key."""
+def made_together(protection: Protection) -> RoundError:
+    """Return the error of a message or a sum outside a round of several steps."""
+    return RoundError(
+        f"Under {protection.name}, the clients of one round make and sum messages together."
+    )
 
 
 def encrypts_only() -> KeysError:

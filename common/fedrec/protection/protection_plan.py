@@ -80,7 +80,7 @@ class ProtectionPlan:
     primitives: str = ""
 
     def most_blocks(self, n_summands: int) -> int:
-        """Return the most blocks of a sum."""
+        """Return the maximum number of blocks of a sum."""
         union = min(self.n_places, n_summands * self.entries)
         return self.n_blocks - self.entries + union
 

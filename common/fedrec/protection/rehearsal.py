@@ -12,7 +12,12 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection.none import NoProtection
-from fedrec.protection.protection import Protection, protocol_of
+from fedrec.protection.protection import (
+    OneStepProtection,
+    Protection,
+    SteppedProtection,
+    in_one_step,
+)
 from fedrec.protection.round_protocol import RoundTerms
 from fedrec.protection.settings import FEWEST_SUMMANDS, ProtectionSettings
 from fedrec.protection.vector import Integers, VectorSpec
@@ -57,15 +62,15 @@ def rehearse(protection: Protection, settings: ProtectionSettings, n_clients: in
         protection: the protection of the largest vector.
         n_clients: the number of clients in every round.
     """
-    if protection.steps.are_several:
+    if isinstance(protection, SteppedProtection):
         return _StepByStep(protection, settings, n_clients)
-    return _WithOneKey(protection)
+    return _WithOneKey(in_one_step(protection))
 
 
 class _WithOneKey(Rehearsal):
     """Do the work of clients, coordinator and revealing client with one key."""
 
-    def __init__(self, protection: Protection) -> None:
+    def __init__(self, protection: OneStepProtection) -> None:
         self._protection = protection
         self._context, secret = protection.generate()
         with secret:
@@ -86,10 +91,10 @@ class _StepByStep(Rehearsal):
     """Play both sides of every step of a round protocol."""
 
     def __init__(
-        self, protection: Protection, settings: ProtectionSettings, n_clients: int
+        self, protection: SteppedProtection, settings: ProtectionSettings, n_clients: int
     ) -> None:
         self._protection = protection
-        self._protocol = protocol_of(protection, settings)
+        self._protocol = protection.round_protocol(settings)
         people = [Identity.create() for _ in range(n_clients)]
         self._people = sorted(people, key=lambda person: person.client_id)
         self._roster = Roster(

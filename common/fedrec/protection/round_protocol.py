@@ -138,7 +138,7 @@ class RoundTerms:
         base_round: the published round whose model is trained.
         base_state: the digest of that model, 32 bytes.
         roster: the epoch's verified roster.
-        minimum_summands: the fewest summands of the sum.
+        minimum_summands: the minimum number of summands of the sum.
     """
 
     federation: str

@@ -104,7 +104,7 @@ class SegmentSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorSpec:
-    """The flat vector of a federation: its segments, and the most messages in a sum.
+    """The flat vector of a federation: its segments, and the maximum number of messages in a sum.
 
     Attributes:
         segments: the segments in their order in the vector.

@@ -46,7 +46,7 @@ REGULARISATION = 30.0
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Factors of local scores, of which validation chooses one. If 0, the tail is left out."""
 MOST_USERS = 8_192
-"""The most users of a silo: 512 MiB for the inverse, and four times as much to compute it."""
+"""The maximum number of users of a silo. The inverse takes 512 MiB, and computing it 2 GiB."""
 _CELLS_AT_ONCE = 1 << 22
 
 Scores = Iterable[tuple[NDArray[np.int64], NDArray[np.float32]]]

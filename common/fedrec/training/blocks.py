@@ -119,7 +119,7 @@ class Room(Protocol):
     """The number of users whose blocks fit where they are trained."""
 
     def users(self, size: BlockSize, n_users: int) -> int:
-        """Return the most users of a block, given the number of users of its size."""
+        """Return the maximum number of users of a block, given the users of its size."""
 
     def shrink(self, size: BlockSize, users: int) -> None:
         """Record that no more users than these fit."""

@@ -1,4 +1,4 @@
-"""Check an opened sum against the most that its contributors' users could add up to.
+"""Check an opened sum against the largest sum that its contributors' users could reach.
 
 No party sees a single client's contribution, so a client with modified software may add anything.
 Honest users' values are clipped to a public range. Every party that opens or applies a sum checks
@@ -67,11 +67,11 @@ class SumTerms:
         kind: the kind of the round.
         layout: the layout of its vector.
         rows: the items that it covers.
-        most_users: the most users that its contributors can have together.
+        most_users: the largest number of users that its contributors can have.
         n_clients: the number of contributors.
         holders: the holders of each item of the catalogue by the last count round, (n_items,), or
             None before it. They bound the rows of sums that don't count holders themselves.
-        least: the fewest holders of an item whose row may be nonzero.
+        least: the minimum number of holders of an item whose row may be nonzero.
         begun: the number of pairs that earlier rounds summed, by tensor of item pairs.
     """
 
@@ -186,7 +186,7 @@ class _Check:
             self._holders[:n_active] = np.where(held < terms.least, 0, np.minimum(held, trained))
 
     def _noisy(self, tensor: UpdateTensor) -> int:
-        """Return the most that clipped users and all clients' noise can add up to."""
+        """Return the largest sum of clipped users' values and all clients' noise."""
         mechanism = self._layout.mechanism
         if mechanism is None or not tensor.signed:
             return 0
@@ -210,11 +210,11 @@ class _Check:
         of_one: int = 1,
         first_row: int = 0,
     ) -> None:
-        """Check values, (n_rows, width), against the most that a number of users can add up to.
+        """Check values, (n_rows, width), against the largest sum that a number of users can reach.
 
         Args:
             times: the number of users, for all values or (n_rows, 1 or width).
-            of_one: the most that one user adds.
+            of_one: the largest value that one user adds.
             first_row: the position of the first row in the tensor.
         """
         n_active = len(self._terms.rows.index) if tensor.per_item else len(own)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms.cohort import Chunk, Cohort
 from fedrec.algorithms.declarations import GRADES
+from fedrec.algorithms.exact import ExactAlgorithm
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import (
@@ -110,11 +111,12 @@ class Evaluator:
         The result is a tensor of the update. It is empty if there is nothing to choose, or if sums
         carry noise.
         """
-        if self._half.server.layout.mechanism is not None:
+        algorithm = self._half.server.algorithm
+        noisy = self._half.server.layout.mechanism is not None
+        if noisy or not isinstance(algorithm, ExactAlgorithm):
             return {}
         gains = [
-            self._gain(candidate, users, private)
-            for candidate in self._half.server.algorithm.candidates(shared)
+            self._gain(candidate, users, private) for candidate in algorithm.candidates(shared)
         ]
         return {GRADES: np.array(gains, dtype=np.int64)} if gains else {}
 
@@ -212,7 +214,7 @@ class Evaluator:
         half = self._half
         cohort = half.cohort(shared, users)
         untrained = np.ones(len(users), dtype=np.bool_)
-        if not half.server.algorithm.negatives_per_positive:
+        if not half.server.algorithm.derived.negatives_per_positive:
             return
         for chunk in cohort.chunks(
             participating=None,
@@ -239,7 +241,7 @@ class Evaluator:
                 chunk,
                 seed=plan.federation.seed,
                 round_id=earlier,
-                per_positive=self._half.server.algorithm.negatives_per_positive,
+                per_positive=self._half.server.algorithm.derived.negatives_per_positive,
             )
             drawn.index_put_((user, item), torch.ones_like(drawn[0, :1]), accumulate=True)
         return drawn

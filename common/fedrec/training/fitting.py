@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms.cohort import BlockChange, ChangeSink, idle_change
 from fedrec.algorithms.declarations import UploadNoise
+from fedrec.algorithms.exact import ExactAlgorithm
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.whole_decay import decaying, shrinking
 from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS
@@ -121,35 +122,36 @@ def fit_of(
         room: the number of users that fit a device at once, or None for a processor, whose blocks
             have one size.
     """
-    if isinstance(algorithm, TrainedAlgorithm):
-        if accelerator is not None and start.active.device.type == "cpu":
-            fit, threads = partial(accelerator.fit, algorithm), torch.get_num_threads()
+    if isinstance(algorithm, ExactAlgorithm):
+        return lambda chunk, private: algorithm.fit(chunk, start, private, sums)
+    assert isinstance(algorithm, TrainedAlgorithm)
+    if accelerator is not None and start.active.device.type == "cpu":
+        fit, threads = partial(accelerator.fit, algorithm), torch.get_num_threads()
 
-            def train(chunk: Chunk, private: dict[str, torch.Tensor]) -> ChunkResult:
-                # torch's own threads would slow the compiled ones down.
-                with one_thread():
-                    return fit(chunk, start, private, sums, threads=threads)
-
-            return train
-        trainer, noise = Trainer(algorithm, start, room), algorithm.upload_noise
-        # This also works with worker processes: every process draws from its own source.
-        sink: ChangeSink = sums
-        if noise is not None:
-            tables = {**start.shared, **decaying(algorithm, start)}
-            sink = NoisyUploads(sums, noise, tables, shrinking(algorithm, start))
-
-        def by_the_trainer(chunk: Chunk, private: dict[str, torch.Tensor]) -> ChunkResult:
-            # A library may split a product among threads, and then bits depend on their number.
-            # More threads would hardly be faster, but processes are (`client.workers`).
+        def train(chunk: Chunk, private: dict[str, torch.Tensor]) -> ChunkResult:
+            # torch's own threads would slow the compiled ones down.
             with one_thread():
-                return trainer.train(chunk, private, sink)
+                return fit(chunk, start, private, sums, threads=threads)
 
-        return by_the_trainer
-    return lambda chunk, private: algorithm.fit(chunk, start, private, sums)
+        return train
+    trainer, noise = Trainer(algorithm, start, room), algorithm.upload_noise
+    # This also works with worker processes: every process draws from its own source.
+    sink: ChangeSink = sums
+    if noise is not None:
+        tables = {**start.shared, **decaying(algorithm, start)}
+        sink = NoisyUploads(sums, noise, tables, shrinking(algorithm, start))
+
+    def by_the_trainer(chunk: Chunk, private: dict[str, torch.Tensor]) -> ChunkResult:
+        # A library may split a product among threads, and then bits depend on their number.
+        # More threads would hardly be faster, but processes are (`client.workers`).
+        with one_thread():
+            return trainer.train(chunk, private, sink)
+
+    return by_the_trainer
 
 
 MAXIMUM_CLIPPED = 1 << 20
-"""The most clipped values of one user that are told apart."""
+"""The largest number of clipped values of one user that metrics distinguish."""
 
 
 def training_sums(loss: torch.Tensor, clipped: torch.Tensor) -> NDArray[np.int64]:

@@ -29,7 +29,7 @@ class RoundVectors:
         counting: the vector of the count round.
         trained: returns the vector of all other rounds from the number of travelling rows. Raises
             SettingsError if training isn't possible with that number.
-        least: the fewest holders of an item whose row travels, or 0 if all rows travel.
+        least: the minimum number of holders of an item whose row travels, or 0 if all rows travel.
         layouts: returns a vector's layout from the kind of its round and the travelling rows. None
             if the layout is secret.
     """

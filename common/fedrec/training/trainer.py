@@ -164,7 +164,7 @@ class Trainer:
         found = partial(
             buckets_of,
             samples,
-            batch_size=self._algorithm.batch_size,
+            batch_size=self._algorithm.settings.batch_size,
             epochs=self.epochs,
             gathers=self.gathers,
             together=self.together,
@@ -186,7 +186,7 @@ class Trainer:
             chunk,
             seed=algorithm.shapes.seed,
             round_id=self._start.round,
-            negatives_per_positive=algorithm.negatives_per_positive,
+            negatives_per_positive=algorithm.settings.negatives_per_positive,
         )
         noisy = any(isinstance(each, Sgd) and each.noise for each in self._round.optimisers)
         if noisy or algorithm.steps_every_row:
@@ -270,7 +270,7 @@ class Trainer:
     def together(self) -> int:
         """The same value as in `BlockSize`."""
         algorithm = self._algorithm
-        return 1 + algorithm.negatives_per_positive if algorithm.sums_minibatches else 0
+        return 1 + algorithm.settings.negatives_per_positive if algorithm.sums_minibatches else 0
 
     @property
     def may_skip(self) -> bool:
@@ -320,7 +320,7 @@ class BlockRoom:
         self.n_items = len(start.active)
 
     def users(self, size: BlockSize, n_users: int) -> int:
-        """Return the most users of a block, a multiple of eight. The result is at least eight.
+        """Return the maximum number of users of a block, a multiple of eight and at least eight.
 
         Args:
             n_users: the number of users. More than those need not be counted.
@@ -438,7 +438,7 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """Count the memory of new tensors while they are referenced.
 
     Attributes:
-        peak: the most bytes at any moment.
+        peak: the largest number of bytes at any moment.
     """
 
     def __init__(self) -> None:

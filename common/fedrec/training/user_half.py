@@ -277,7 +277,7 @@ class UserHalf:
             active=active,
             n_items=self.server.n_items,
             exclude_held_out=self.server.plan.evaluation.protocol == "paper",
-            needs_negatives=self._algorithm.negatives_per_positive > 0,
+            needs_negatives=self._algorithm.derived.negatives_per_positive > 0,
             left_out=scarce,
         )
         self._cohorts[own_rows is None] = _Made(source=source, value=cohort)

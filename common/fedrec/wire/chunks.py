@@ -110,7 +110,7 @@ class Assembler:
 
     @property
     def complete(self) -> bool:
-        """Return whether all announced bytes are here."""
+        """Return whether all announced bytes have arrived."""
         return self._offset == self._length
 
     def add(self, offset: int, data: bytes | memoryview) -> None:

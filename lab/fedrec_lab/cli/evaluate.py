@@ -220,7 +220,11 @@ def evaluate(
     require(*training_modules(settings.plan), "pyarrow", *(["scipy"] if names else []))
     division = _Division(split, test_share)
     users, catalogue = read_users(
-        settings.data, reader="an evaluation", tell=echo_note, divide=division
+        settings.data,
+        reader="an evaluation",
+        tell=echo_note,
+        divide=division,
+        folder=Path(settings.output.runs) if out is None else out.parent,
     )
     if numbers_of_lists and max(numbers_of_lists) > len(catalogue):
         raise SettingsError(

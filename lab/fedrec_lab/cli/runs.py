@@ -16,7 +16,7 @@ from fedrec.errors import SettingsError
 
 if TYPE_CHECKING:
     from fedrec.evaluation.metrics import Rates
-    from fedrec_lab.reports.run_folder import RunSummary
+    from fedrec_lab.reports.run_summary import RunSummary
 
 
 _EPILOG = (
@@ -82,7 +82,8 @@ def runs(
             remedy="Use `fedrec runs compare RUN RUN...`.",
         )
     place = Path(given[0])
-    from fedrec_lab.reports.run_folder import SETTINGS_NAME, all_runs
+    from fedrec_lab.reports.run_folder import SETTINGS_NAME
+    from fedrec_lab.reports.run_summary import all_runs
 
     if place.is_dir() and (place / SETTINGS_NAME).is_file():
         return _one(place)
@@ -132,7 +133,7 @@ def _listed(base: Path, found: list[RunSummary]) -> Iterator[str | TextTable]:
 
 
 def _one(run: Path) -> Result:
-    from fedrec_lab.reports.run_folder import summary_of
+    from fedrec_lab.reports.run_summary import summary_of
 
     found = summary_of(run)
     files = sorted(path.name + "/" * path.is_dir() for path in run.iterdir())

@@ -157,7 +157,9 @@ def tune(
     if unused:
         typer.echo(f"warning: {unused}", err=True)
     numbers = seeds_of(seeds, settings.federation.seed)
-    users, catalogue = read_users(settings.data, reader="tuning", tell=echo_note)
+    users, catalogue = read_users(
+        settings.data, reader="tuning", tell=echo_note, folder=Path(settings.output.runs)
+    )
     if source.suffix != ".toml":
         room = {"federation.maximum_users": users_with_room(len(users))}
         contenders = _contenders(source, room, given, algorithms)

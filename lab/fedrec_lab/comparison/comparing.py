@@ -161,7 +161,7 @@ def jobs_of(
         )
     jobs = []
     negatives = draws_negatives(settings.plan)
-    allowed = about_algorithm(settings).protocols
+    allowed = about_algorithm(settings).supports.protocols
     for group in protocol_groups(protocols, negatives=negatives):
         if negatives and not set(group) & set(allowed):
             continue
@@ -247,7 +247,8 @@ def compare(
         TrainingError: the run's own algorithm diverged.
         StorageError: the folder cannot be written or read.
     """
-    users, catalogue = given_or_read(settings, users, catalogue)
+    within = None if folder is None else Path(folder)
+    users, catalogue = given_or_read(settings, users, catalogue, within)
     if budget < 1:
         raise SettingsError(f"budget is {budget}.", remedy="Try 1 setting or more.")
     jobs = jobs_of(settings, protocols, seeds, references)
@@ -259,7 +260,7 @@ def compare(
     client = settings.client
     local = ("tail", client.tail_minimum_users) if client.tail else ()
     identity = digest("fedrec comparison v2", plan_identity, n_clients, budget, *local).hex()
-    parts = None if folder is None else Parts(Path(folder), identity, Measurement)
+    parts = None if within is None else Parts(within, identity, Measurement)
     found: list[Measurement] = []
     failures: dict[str, str] = {}
     finished = True

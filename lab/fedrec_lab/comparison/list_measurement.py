@@ -188,7 +188,7 @@ def _single(users: UserSplit) -> HeldOut:
 
 def _popular(users: UserSplit, n_items: int) -> Blocks:
     """Yield the number of training users of each item as the scores of every user."""
-    holders = np.bincount(users.train_items, minlength=n_items)
+    holders = users.item_counts(n_items)
     popular = torch.from_numpy(holders.astype(np.float32))
     all_users = np.arange(len(users), dtype=np.int64)
     at_once = max(1, _CELLS_AT_ONCE // n_items)
@@ -218,7 +218,7 @@ def _rows(
     ranked: tuple[NDArray[np.int64], NDArray[np.float64]],
 ) -> Iterator[ListRow]:
     lists, above = ranked
-    holders = np.bincount(users.train_items, minlength=n_items)
+    holders = users.item_counts(n_items)
     activity = np.diff(users.train_indptr)
     has_validation = users.validation_items != NO_ITEM
     n_others = n_items - activity - has_validation - np.diff(held.indptr)

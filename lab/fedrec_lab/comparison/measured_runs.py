@@ -18,15 +18,8 @@ from fedrec.evaluation.metrics import PROTOCOLS, Protocol
 from fedrec.settings.validation import PATHS
 from fedrec_lab.reports.comparison_table import Sample
 from fedrec_lab.reports.round_report import RoundReport
-from fedrec_lab.reports.run_folder import (
-    RESULTS_STEM,
-    SETTINGS_NAME,
-    RunFolder,
-    RunSummary,
-    UserRanking,
-    settings_table,
-    summary_of,
-)
+from fedrec_lab.reports.run_folder import RESULTS_STEM, SETTINGS_NAME, RunFolder, UserRanking
+from fedrec_lab.reports.run_summary import RunSummary, settings_table, summary_of
 
 SEED = "federation.seed"
 _SAMPLES = TypeAdapter(tuple[Sample, ...])

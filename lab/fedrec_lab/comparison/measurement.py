@@ -219,7 +219,7 @@ _MOST_CELLS = 1 << 27
 
 def draws_negatives(plan: Plan) -> bool:
     """Return whether the plan's algorithm trains on sampled negatives."""
-    return algorithm_of(plan, 1).negatives_per_positive > 0
+    return algorithm_of(plan, 1).derived.negatives_per_positive > 0
 
 
 def protocol_groups(

@@ -62,6 +62,8 @@ def cast_table(plan: Plan, users: Sequence[int]) -> Table:
 
 
 _GRACE_SECONDS = 15.0
+_SECONDS_BETWEEN_LOOKS = 0.1
+_SECONDS_BETWEEN_REPORTS = 5.0
 _TAIL_LINES = 12
 
 
@@ -173,10 +175,28 @@ class Processes:
     def _log_of(self, name: str) -> Path:
         return self._logs / f"{name}.log"
 
-    def wait_for(self, name: str, *, seconds: float) -> None:
-        """Wait for a process to end by itself, at most so long."""
-        with suppress(subprocess.TimeoutExpired):
-            self._running[name].wait(timeout=seconds)
+    def wait_for(self, names: Sequence[str], *, seconds: float, tell: Callable[[int], None]) -> int:
+        """Wait for processes to end by themselves, until none of them has for some seconds.
+
+        Args:
+            tell: called now and then with the number that still run.
+
+        Returns:
+            The number that still run.
+        """
+        running, since = set(names), time.monotonic()
+        told = since
+        while running:
+            if ended := {name for name in running if self._running[name].poll() is not None}:
+                running, since = running - ended, time.monotonic()
+                continue
+            if time.monotonic() - since >= seconds:
+                break
+            if time.monotonic() - told >= _SECONDS_BETWEEN_REPORTS:
+                tell(len(running))
+                told = time.monotonic()
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        return len(running)
 
     def kill(self, name: str) -> None:
         """End a process as a power cut does."""
@@ -297,6 +317,7 @@ def _live(console: Console, link: AdminLink) -> Iterator[Callable[[], None]]:
 
 AUTHORITY, COORDINATOR, CLIENTS = "authority", "coordinator", "clients"
 _LAST_SECONDS = 30.0
+"""How long after a client's end others may take to end, too."""
 PARTIES_NEED = ("torch", "grpc_health")
 PAGE_NEEDS = ("starlette", "uvicorn")
 ANY_PAGE = "127.0.0.1:0"
@@ -404,5 +425,10 @@ def run_parties(
             )
         finally:
             link.close()
-        for settings in parties.clients:
-            processes.wait_for(settings.parent.name, seconds=_LAST_SECONDS)
+        left = processes.wait_for(
+            [settings.parent.name for settings in parties.clients],
+            seconds=_LAST_SECONDS,
+            tell=lambda n: console.print(f"Clients that still take the final version: {n}"),
+        )
+        if left:
+            console.print(f"Clients that didn't take the final version: {left}. Run `fedrec up`")

@@ -31,6 +31,7 @@ from fedrec.ids import RoundId
 from fedrec.plan.price import paper_numbers
 from fedrec.plan.schema import Plan
 from fedrec.protection import PROTECTIONS, ProtectionPlan, SegmentSpec, VectorSpec
+from fedrec.protection.protection import in_one_step
 from fedrec.protection.protection_plan import INDEX_BYTES
 from fedrec.training.learner import Learner
 from fedrec.training.user_half import Resources
@@ -295,7 +296,8 @@ def _spec(n_values: int) -> VectorSpec:
 def _seconds(name: str, preset: str, n_values: int) -> tuple[float, float, ProtectionPlan]:
     """Return the seconds of one client, and those of adding one update."""
     spec = _spec(n_values)
-    protection = PROTECTIONS[name](spec, PROTECTIONS[name].plan(spec, preset=preset))
+    kind = PROTECTIONS[name]
+    protection = in_one_step(kind(spec, kind.plan(spec, preset=preset)))
     context, secret = protection.generate()
     with secret:
         member = protection.member(context, secret)

@@ -115,7 +115,7 @@ Plot: TypeAlias = Annotated[LinePlot | BarPlot | GroupPlot, Field(discriminator=
 
 _MOST = 7
 _MOST_LONG = 5
-"""Most numbers on an axis with long, fully written labels."""
+"""The maximum number of labels on an axis with long, fully written labels."""
 
 
 def whole_numbers(axis: Axis) -> None:

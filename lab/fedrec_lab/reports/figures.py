@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _ACTIVITY_GROUPS = 5
 _FEW = 50
-"""Most clients that are drawn as points. More are drawn as a line."""
+"""The maximum number of clients that are drawn as points. More are drawn as a line."""
 
 
 def quality_by_round(

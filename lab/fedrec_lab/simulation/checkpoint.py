@@ -61,7 +61,7 @@ def simulation_identity(
         catalogue_fingerprint,
         len(users),
         *users.user_ids,
-        *(array.tobytes() for array in arrays),
+        *arrays,
         *own_floor,
         *dealt,
     ).hex()

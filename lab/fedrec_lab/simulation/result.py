@@ -366,7 +366,7 @@ class SimulationResult(Tabular):
         algorithm = algorithm_of(settings.plan, len(self.catalogue))
         if settings.evaluation.protocol != "paper" or holders is None:
             return None
-        if not algorithm.negatives_per_positive:
+        if not algorithm.derived.negatives_per_positive:
             return None
         enough = holders >= settings.federation.minimum_item_users
         return no_learning_rates(
@@ -375,7 +375,7 @@ class SimulationResult(Tabular):
             n_items=len(self.catalogue),
             rounds=settings.rounds.total,
             user_fraction=settings.rounds.user_fraction,
-            negatives_per_positive=algorithm.negatives_per_positive,
+            negatives_per_positive=algorithm.derived.negatives_per_positive,
             at=settings.evaluation.at,
         )
 

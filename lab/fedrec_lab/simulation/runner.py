@@ -41,10 +41,15 @@ def given_or_read(
     settings: Settings,
     users: UserSplit | Interactions | DataFrame | None,
     catalogue: Catalogue | None,
+    folder: Path | None,
 ) -> tuple[UserSplit, Catalogue]:
     """Return the data that were given, else those that the settings name.
 
     Given interactions are split as the settings' section `data` selects them.
+
+    Args:
+        folder: the folder for the items of many users, which `UserSplit.in_files` puts there. None
+            for the system's temporary one. A split that is given stays where it is.
 
     Raises:
         SettingsError: an argument has the wrong type, only one of users and catalogue is given, or
@@ -66,7 +71,8 @@ def given_or_read(
                 f"{name} is of type {type(value).__name__}.", remedy=f"Use {source}(...)."
             )
     if not isinstance(users, UserSplit | None):
-        return split_given(users, settings.data, catalogue)
+        found, items = split_given(users, settings.data, catalogue)
+        return found.in_files(folder), items
     if (users is None) != (catalogue is None):
         raise SettingsError(
             "Only one of users and catalogue was given.", remedy="Pass both, as load_data has them."
@@ -77,7 +83,8 @@ def given_or_read(
             remedy="Pass users and catalogue, as load_data has them, or a frame, or set data.path.",
         )
     if users is None or catalogue is None:
-        return read_users(settings.data, reader="a simulation", warn=True)
+        found, items = read_users(settings.data, reader="a simulation", warn=True)
+        return found.in_files(folder), items
     return users, catalogue
 
 
@@ -107,9 +114,9 @@ def simulate(
             `fedrec.plan.travelling_rows.deal_cells` or `cells_of_roster`. It changes bits only if
             the key authority opens sums, because it decides which items are trained.
         protect: protect, add and open every round with the protection of the settings.
-        folder: the folder for checkpoints. Without one, nothing is written and the run can't be
-            resumed. A checkpoint is written when the run stops, and every half minute.
-            `save_run` writes the other files of a run folder.
+        folder: the folder for checkpoints. Without one, the run can't be resumed. A checkpoint is
+            written when the run stops, and every half minute. `save_run` writes the other files of
+            a run folder.
         resume: resume from the folder's checkpoint, to the same bits.
         accept_other_arithmetic: resume even if training rounds differently, to bits as good. The
             checkpoint and the result record it.
@@ -146,12 +153,12 @@ def simulate(
         raise SettingsError(
             f"also has {unknown[0]!r}.", remedy=f"Choose among {', '.join(PROTOCOLS)}."
         )
-    users, catalogue = given_or_read(settings, users, catalogue)
-    timer = clock or SystemClock()
     checkpoints = None if folder is None else CheckpointFolder(folder)
     if resume and checkpoints is not None:
         # Before anything is made in the folder.
         checkpoints.check_format()
+    users, catalogue = given_or_read(settings, users, catalogue, folder)
+    timer = clock or SystemClock()
     with ExitStack() as stack:
         if checkpoints is not None:
             stack.enter_context(closing(checkpoints)).open()

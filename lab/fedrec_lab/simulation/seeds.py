@@ -22,6 +22,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from fedrec.data.catalogue import Catalogue
+from fedrec.data.mapped_items import MappedItems
 from fedrec.data.splits import UserSplit
 from fedrec.errors import ERRORS, FedrecError, InternalError, SettingsError, TrainingError
 from fedrec.evaluation.metrics import Rates
@@ -140,7 +141,12 @@ class SeedJob:
             return header, b""
         header["user_ids"] = users.user_ids
         header["items"] = [items.item_ids, items.titles, items.version]
-        arrays = (users.train_indptr, users.validation_items, users.test_items, users.train_items)
+        arrays = [users.train_indptr, users.validation_items, users.test_items]
+        if isinstance(users.train_items, MappedItems):
+            # This process keeps the files, which outlive its children.
+            header["train_items"] = users.train_items.to_json()
+        else:
+            arrays.append(users.train_items)
         return header, np.concatenate(arrays).astype("<i8").tobytes()
 
     @classmethod
@@ -153,10 +159,11 @@ class SeedJob:
             user_ids = tuple(map(UserId, header["user_ids"]))
             numbers, n = np.frombuffer(body, "<i8").astype(np.int64), len(user_ids)
             starts, validation, test, train = np.split(numbers, [n + 1, 2 * n + 1, 3 * n + 1])
+            mapped = header.get("train_items")
             users = UserSplit(
                 user_ids=user_ids,
                 train_indptr=starts,
-                train_items=train,
+                train_items=train if mapped is None else MappedItems(mapped),
                 validation_items=validation,
                 test_items=test,
             )

@@ -176,7 +176,7 @@ class TrialSource:
         load: refuses combinations that are not valid, which are never proposed.
         sampler: `grid` proposes every combination. `random` and `tpe` are Optuna's samplers over
             the places in each list of values.
-        trials: the most settings that are tried. A grid whose combinations are fewer is widened.
+        trials: the maximum number of settings to try. A smaller grid is widened.
     """
 
     def __init__(

@@ -107,8 +107,8 @@ class StudyTask:
 
     Attributes:
         sampler: None takes the grid where all its combinations are tried, else TPE.
-        trials: the most settings that are tried for each algorithm. None takes `TRIALS`, or all
-            combinations of given values.
+        trials: the maximum number of settings to try for each algorithm. None takes `TRIALS`, or
+            all combinations of given values.
         tries: values to try in place of an algorithm's own, as strings like
             ``algorithm.alpha=1,10``.
         jobs: trainings at a time, each in its own process. 1 trains in this process.

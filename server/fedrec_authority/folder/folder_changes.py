@@ -28,6 +28,7 @@ from fedrec.plan.agreement import plan_from_json
 from fedrec.plan.algorithm import divides_by_count
 from fedrec.plan.layout import protection_of
 from fedrec.plan.schema import Plan
+from fedrec.protection.protection import with_encryptor
 from fedrec.state_folder import FolderLock
 from fedrec_authority.folder.authority_folder import (
     APPLICANTS,
@@ -94,7 +95,7 @@ def make_epoch(
         held = secret.export_for_wrapping()
         if revealer is not None:
             revealer.keep(number, held)
-            held = protection.encryption_key(secret)
+            held = with_encryptor(protection).encryption_key(secret)
         return authority.new_epoch(
             federation=plan.federation.name,
             epoch=number,

@@ -26,7 +26,7 @@ class MemberRecord:
     Attributes:
         added_at: the time of joining, in seconds since the Unix epoch.
         removed_at: the time of removal, or 0 for a current member.
-        users_cap: the most users that it may have, or 0 for the plan's limit.
+        users_cap: the maximum number of users that it may have, or 0 for the plan's limit.
         replaces: an earlier id of the same party.
         consent: its signed consent to be missing from sums, or empty for a core member.
     """
@@ -124,7 +124,7 @@ class MemberRegister:
         """Return the membership with one more member, or with a member's new exchange key.
 
         Args:
-            users_cap: the most users that it may have, or 0 to keep the limit.
+            users_cap: the maximum number of users that it may have, or 0 to keep the limit.
             consent: its verified consent. A guest stays a guest.
 
         Raises:

@@ -32,14 +32,13 @@ def member_states(run: LiveRun, counted: CountedUpdates) -> list[MemberState]:
     found = []
     for client_id, label in ((one.client_id, one.label) for one in members):
         state, why = _state_of(run, client_id, live=live, awaited=awaited)
-        goodbye, of_it = presence.goodbye_of(client_id), counted.of(client_id)
-        heard = max(presence.last_heard(client_id), presence.idle_since(client_id))
+        of_it = counted.of(client_id)
         found.append(
             MemberState(
                 name=label or client_id[:16],
                 state=state,
                 why=why,
-                heard=heard if goodbye is None else goodbye.at,
+                heard=presence.last_sign(client_id),
                 version=presence.release_of(client_id),
                 model=presence.model_of(client_id),
                 last_counted=of_it.round,

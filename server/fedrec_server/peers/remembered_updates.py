@@ -94,7 +94,7 @@ class RememberedUpdates:
     def _is_news(self, client_id: ClientId, statement: RevealStatement) -> bool:
         """Return whether a statement of the key authority is about a round that is unknown here.
 
-        The same statement on the round in progress may still arrive if all updates are here. Once
+        The same statement on the round in progress may still come if all updates have arrived. Once
         the authority has accepted the published round, it does not.
 
         Args:

@@ -15,7 +15,7 @@ from fedrec_server.rounds.state import Round, Rules, Silence, State
 STALLED_AFTER = 3
 """Number of rounds abandoned in a row after which the next one opens only after a pause."""
 LONGEST_SKIP = 16
-"""Most rounds that a cell sits out, and the longest pause as a multiple of the first."""
+"""The maximum number of rounds that a cell sits out, and the longest pause over the first."""
 FIRST_PAUSE_SECONDS = 60.0
 """Upper limit of the first pause, however long the deadline."""
 

@@ -23,12 +23,12 @@ from fedrec_server.rounds.state import Round, Rules, State
 
 
 def asked_of(rules: Rules, here: Collection[ClientId], number: RoundId) -> frozenset[ClientId]:
-    """Return the clients to offer a round to, out of those that are here."""
+    """Return the connected clients to offer a round to."""
     return _chosen(rules, here, number, over=rules.rounds.over_provision)
 
 
 def counted_of(rules: Rules, round_: Round, here: Collection[ClientId]) -> frozenset[ClientId]:
-    """Return the clients in a round's sum, out of those whose updates are here."""
+    """Return the clients in a round's sum, out of those whose updates have arrived."""
     if _is_fixed(rules, round_):
         return frozenset(here)
     return _chosen(rules, here, round_.number, over=1.0)
@@ -71,7 +71,7 @@ def has_all(rules: Rules, round_: Round, here: Collection[ClientId]) -> bool:
 def lacking(rules: Rules, round_: Round, here: Collection[ClientId]) -> int:
     """Return the least number of updates that a round of some cells lacks, if it lacks any.
 
-    Until they are here, or other clients are asked, no further check is needed.
+    Until they arrive, or other clients are asked, no further check is needed.
     """
     n_wanted = rules.n_cells(counted_of(rules, round_, round_.asked))
     present = frozenset(here)
@@ -88,7 +88,7 @@ def has_room(rules: Rules, round_: Round) -> bool:
 def has_more(
     rules: Rules, here: Collection[ClientId], number: RoundId, before: Collection[ClientId]
 ) -> bool:
-    """Return whether a round of the clients that are here would count more than an earlier one did.
+    """Return whether a round of the connected clients would count more than an earlier one did.
 
     Clients that are only asked in reserve don't count. Otherwise each round would be a reason for
     another one.
@@ -106,10 +106,10 @@ def has_more(
 def joining(
     rules: Rules, round_: Round, here: Collection[ClientId], client_id: ClientId
 ) -> frozenset[ClientId]:
-    """Return the clients to offer a collecting round to, now that one more is here.
+    """Return the clients to offer a collecting round to, now that one more is connected.
 
     Args:
-        here: the clients that are here, the new one included.
+        here: the connected clients, the new one included.
     """
     new = frozenset({client_id})
     if not rules.partition.cell_size:
@@ -155,7 +155,7 @@ def _chosen(
 
 
 def _room(rules: Rules, over: float) -> float:
-    """Return the most clients that a round takes if it asks `over` times as many as it needs."""
+    """Return the maximum number of clients if a round asks `over` times as many as it needs."""
     most = rules.most_counted
     return math.inf if most is None else math.ceil(most * over)
 

@@ -33,7 +33,7 @@ class LastCount:
     """The last published count round, if training rounds are divided by its counts.
 
     Such rounds include exactly the clients that it counted. If one of them stays away, or a new one
-    appears, those that are here are counted again. The trained rows stay the same, the divisors
+    appears, the connected ones are counted again. The trained rows stay the same, the divisors
     change. All but `clients` is forgotten with the process.
 
     Attributes:
@@ -63,7 +63,7 @@ class LastCount:
         fits: bool,
         has_more: Callable[[frozenset[ClientId]], bool],
     ) -> LastCount:
-        """Decide the next round's kind from the clients that are here before it opens.
+        """Decide the next round's kind from the connected clients before it opens.
 
         Args:
             here: clients that could be in a sum.
@@ -183,13 +183,13 @@ class Rules:
 
     @property
     def needed(self) -> int:
-        """Return the fewest clients, without guests, with which a round opens and is published."""
+        """Return the minimum number of clients, without guests, to open and publish a round."""
         hidden = self.needs_reveal or self.hides_updates
         return self.rounds.fewest_summands(hidden, self.fewest_revealed)
 
     @property
     def most_counted(self) -> int | None:
-        """Return the most updates that a round can have, or None if only selection limits it."""
+        """Return the maximum number of updates of a round, or None if only selection limits it."""
         wanted = self.rounds.clients_per_round
         limits = [max(wanted, self.needed)] if wanted else []
         if self.most_summands is not None:
@@ -211,7 +211,7 @@ class Round:
             check.
         total: the coordinator's sum, once computed.
         messages: messages other than vectors, by step and client. `accepted` has the vectors.
-            Vectors that arrived but are left out of the sum are here, without content.
+            Vectors that arrived but are left out of the sum are included, without content.
     """
 
     number: RoundId

@@ -67,7 +67,7 @@ def all_arrived(rules: Rules, round_: Round, gone: Set[ClientId]) -> bool:
 
 
 def arrived(rules: Rules, round_: Round) -> Set[ClientId]:
-    """Return the clients whose message of the current step is here."""
+    """Return the clients whose message of the current step has arrived."""
     step = rules.steps.in_phase(round_.phase)
     if step is None or step.brings_vector:
         return round_.accepted.keys()
@@ -75,7 +75,7 @@ def arrived(rules: Rules, round_: Round) -> Set[ClientId]:
 
 
 def task_of(rules: Rules, round_: Round, client_id: ClientId) -> StepTask | None:
-    """Return a participant's next step, once its first message is here."""
+    """Return a participant's next step, once its first message has arrived."""
     step = rules.steps.in_phase(round_.phase)
     if step is None or step == rules.steps.first:
         return None

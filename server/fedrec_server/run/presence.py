@@ -139,6 +139,13 @@ class Presence:
         here = client_id in self._waiting and client_id not in self._ended
         return self._clock.now() if here else self._seen.get(client_id or ClientId(""), 0.0)
 
+    def last_sign(self, client_id: ClientId) -> float:
+        """Return when a client last called, waited, started or ended, or 0 if it never did."""
+        goodbye = self.goodbye_of(client_id)
+        if goodbye is not None:
+            return goodbye.at
+        return max(self.last_heard(client_id), self.idle_since(client_id))
+
     def is_silent(self, client_id: ClientId) -> bool:
         """Return whether a client did not answer an abandoned round and has not called since."""
         return client_id in self._silent

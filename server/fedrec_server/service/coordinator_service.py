@@ -186,14 +186,14 @@ class CoordinatorService(CoordinatorServicer):
 
     async def FetchPublished(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send the first round published after the client's version, or nothing."""
-        self._member(request)
+        client_id = self._member(request)
         after = check_round(request.after_round, "request.after_round")
         found = await self._next_published(after)
         if found is None:
             return
         message, file = found
         yield model_pb2.PublishedPart(published=message)
-        async for part in self._pieces(model_pb2.PublishedPart, file):
+        async for part in self._pieces(model_pb2.PublishedPart, file, client_id):
             yield part
 
     async def FetchOwnModel(self, request: Message, context: Message) -> AsyncIterator[Message]:
@@ -206,13 +206,14 @@ class CoordinatorService(CoordinatorServicer):
             check_text(request.parameter, "request.parameter"),
         )
         yield coordinator_pb2.ContributionPart(blob=BLOB.to_proto(blob))
-        async for part in self._pieces(coordinator_pb2.ContributionPart, file):
+        async for part in self._pieces(coordinator_pb2.ContributionPart, file, client_id):
             yield part
 
     async def FetchSnapshot(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send the snapshot if it serves the client better than the rounds."""
+        client_id = self._member(request)
         found = await self._engine.exchange.for_client(
-            self._member(request),
+            client_id,
             check_round(request.after_round, "request.after_round"),
             check_refused(request.refused, "request.refused"),
         )
@@ -222,7 +223,7 @@ class CoordinatorService(CoordinatorServicer):
         message = SNAPSHOT.to_proto(snapshot)
         message.blob.CopyFrom(BLOB.to_proto(blob))
         yield model_pb2.SnapshotPart(snapshot=message)
-        async for part in self._pieces(model_pb2.SnapshotPart, file):
+        async for part in self._pieces(model_pb2.SnapshotPart, file, client_id):
             yield part
 
     async def SayGoodbye(self, request: Message, context: Message) -> Message:
@@ -259,9 +260,14 @@ class CoordinatorService(CoordinatorServicer):
                 self._published.popitem(last=False)
             return found
 
-    async def _pieces(self, kind: type[Message], file: OpenFile) -> AsyncIterator[Message | bytes]:
-        """Yield a file's chunks. One at a time is in memory."""
+    async def _pieces(
+        self, kind: type[Message], file: OpenFile, client_id: ClientId
+    ) -> AsyncIterator[Message | bytes]:
+        """Yield a file's chunks to a client. One at a time is in memory."""
         for offset in file.offsets():
+            # A goodbye may come before a call ends.
+            if self._run.presence.goodbye_of(client_id) is None:
+                self._run.presence.heard(client_id)
             yield await self._run.work.beside(
                 lambda at: chunk_to_part(kind, file.chunk(at)), offset
             )

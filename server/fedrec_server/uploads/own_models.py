@@ -24,6 +24,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import algorithm_of
 from fedrec.plan.layout import own_model_bytes
+from fedrec.protection.protection import in_one_step
 from fedrec.protection.vector import Packed
 from fedrec.training.personalising import (
     Senders,
@@ -176,7 +177,8 @@ class _Clients(Senders):
         if run.stopping or current is None or current.number != self._round.number:
             # After a restart, the stored updates give the same models.
             raise RoundClosed(f"Round {self._round.number} needs no models now.")
-        total = run.protection_of("train").accumulator(run.federation.keys.server_context)
+        plain = in_one_step(run.protection_of("train"))
+        total = plain.accumulator(run.federation.keys.server_context)
         total.add(run.read_update(accepted[client_id]))
         rows = run.state.rows_of("train")
         return run.federation.parts_of_sum("train", rows, total.finish(), 1)

@@ -22,6 +22,7 @@ from fedrec.errors import (
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import SharedState
 from fedrec.protection import Accumulator
+from fedrec.protection.protection import in_one_step
 from fedrec.training.round_vectors import COUNTS
 from fedrec.wire.chunks import Blob
 from fedrec.wire.fields import StatedRows
@@ -288,7 +289,7 @@ def accumulator_of(run: LiveRun) -> Accumulator:
     """Return an empty sum of the round in progress."""
     round_ = run.state.current
     protection = run.protection_of("train" if round_ is None else round_.kind)
-    return protection.accumulator(run.federation.keys.server_context)
+    return in_one_step(protection).accumulator(run.federation.keys.server_context)
 
 
 Read = tuple[bytes, StatedRows | None]

@@ -250,7 +250,7 @@ def test_odd_cohorts_get_finite_tables(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_protections_are_refused_with_the_reason(name):
     assert check_plan(plan_of(algorithm={"name": name})) == []
-    assert ALGORITHMS[name].about.exposed_in_the_clear
+    assert ALGORITHMS[name].about.exposes.in_the_clear
     (sentence,) = check_plan(plan_of(algorithm={"name": name}, protection={"name": "bfv"}))
     assert 'protection.name = "none"' in sentence
 

@@ -179,7 +179,7 @@ def test_what_is_sent_is_the_bases_shared_part(base):
     assert "own_item_embedding" in private
     assert not private & set(sent)
     assert not algorithm.derived.counts_rows
-    assert (algorithm.base.settings.local_epochs, algorithm.batch_size) == (10, 2048)
+    assert (algorithm.base.settings.local_epochs, algorithm.settings.batch_size) == (10, 2048)
 
 
 def test_both_steps_of_a_base_have_the_mixture_and_the_second_moves_the_own_table():
@@ -270,10 +270,10 @@ def test_around_a_server_that_makes_models_all_the_server_sees_is_the_bases(base
     algorithm, about = algorithm_of(plan, 30), ALGORITHMS[base].about
     assert {entry.name for entry in algorithm.parameters if entry.received} == {received}
     assert [t.name for t in algorithm.tensors] == [t.name for t in algorithm.base.tensors]
-    assert exposure_of(plan) == about.exposed_in_the_clear
+    assert exposure_of(plan) == about.exposes.in_the_clear
     assert set(about.modules) <= set(training_modules(plan))
     (refused,) = check_plan(plan_of({"name": base}, protection={"name": "bfv"}))
-    assert about.combination_reason in refused and 'protection.name = "none"' in refused
+    assert about.supports.reason in refused and 'protection.name = "none"' in refused
     (unused,) = check_plan(plan_of({"name": base}, protection={"name": "none"}, upload="table"))
     assert "algorithm.upload is set" in unused
     with pytest.raises(RefusedError, match="a client is one user"):

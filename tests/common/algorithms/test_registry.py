@@ -14,12 +14,12 @@ from fedrec.plan.schema import Plan
 
 MODULE = """
 from typing import Literal
-from fedrec.algorithms import Algorithm, AlgorithmSettings
+from fedrec.algorithms import AlgorithmSettings, ExactAlgorithm
 
 class NearestSettings(AlgorithmSettings):
     name: Literal["nearest"] = "nearest"
 
-class Nearest(Algorithm):
+class Nearest(ExactAlgorithm):
     settings_type = NearestSettings
     parameters = ()
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from conformance.histories import counted
 from world import ray_in_process
 from world.rounds import EXACT, KINDS
 
@@ -56,9 +57,7 @@ def learner_of(plan, executor):
 
 def everything(learner, users):
     """A round of training, and its measuring, with every reference."""
-    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
-    counted = learner.contribute("count", 1, shared, users, private)
-    shared = learner.server.apply("count", 1, shared, counted.vector)
+    shared, private = counted(learner, users)
     trained = learner.contribute("train", 2, shared, users, private)
     shared = learner.server.apply("train", 2, shared, trained.vector)
     measured = learner.contribute("evaluate", 3, shared, users, trained.private)
@@ -105,15 +104,35 @@ def test_a_repeated_call_counts_once(plan_of, play, same, cluster):
     same(play(learner_of(plan_of(), made(workers=2))), play(Learner(plan_of(), 200, device="cpu")))
 
 
-@pytest.mark.parametrize("error", ["RayActorError", "ObjectLostError"])
-def test_the_others_do_the_work_of_a_lost_worker(plan_of, play, same, cluster, monkeypatch, error):
+def test_a_worker_without_a_shards_tables_gets_them_again(
+    plan_of, play, same, cluster, monkeypatch
+):
+    executor = made(workers=2)
+    learner = learner_of(plan_of(), executor)
+    first = play(learner, (2,))
+
+    def lose():
+        for kept in executor._kept.values():
+            for reference in kept.values():
+                reference.raw = None
+
+    lose()
+    same(play(learner, (2,)), first)
+    assert cluster.killed == 0
+    lose()
+    monkeypatch.setattr(executor, "_forget", lambda shard: None)
+    with pytest.raises(TrainingError, match=r"lost 5 times.*no copy is left"):
+        play(learner, (2,))
+
+
+def test_the_others_do_the_work_of_a_lost_worker(plan_of, play, same, cluster, monkeypatch):
     import ray
 
     executor, get = made(workers=3), ray.get
 
     def losing(found, **named):
         if not isinstance(found, list) and len(executor._actors) == 3:
-            raise getattr(ray.exceptions, error)("no answer")
+            raise ray.exceptions.RayActorError("no answer")
         return get(found, **named)
 
     monkeypatch.setattr(ray, "get", losing)

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import torch
 from command import SMALL, sets
+from conformance.histories import counted
 from world.rounds import EXACT, KINDS
 
 from fedrec.cluster.engine import engine_of
@@ -250,9 +251,7 @@ def test_every_algorithm_trains_and_measures_there(kind, pair, plan_of, users):
     found = []
     for executor in (1, pair):
         learner = learner_of(plan_of(**(KINDS | EXACT)[kind]), executor)
-        shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
-        counted = learner.contribute("count", 1, shared, users, private)
-        shared = learner.server.apply("count", 1, shared, counted.vector)
+        shared, private = counted(learner, users)
         vectors = []
         for number in (2, 3):
             part = learner.contribute("train", number, shared, users, private)
@@ -286,6 +285,17 @@ def test_a_killed_worker_is_replaced(pair, play, plan_of, same, alone, folder):
     orders = killed_in(folder, 2)
     same(play(learner_of(plan_of(), pair), ROUNDS[:2]), alone[:2])
     assert died_in(orders) == [2]
+    assert len(pair._actors) == 2
+
+
+@LONG
+def test_a_worker_without_a_shards_tables_gets_them_again(pair, play, plan_of, same, alone):
+    from ray._private.internal_api import free
+
+    learner = learner_of(plan_of(), pair)
+    same(play(learner, ROUNDS[:1]), alone[:1])
+    free([reference for kept in pair._kept.values() for reference in kept.values()])
+    same(play(learner, ROUNDS[:1]), alone[:1])
     assert len(pair._actors) == 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from hashlib import sha256
 from itertools import combinations_with_replacement
 
@@ -12,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from fedrec import ids
 from fedrec.data import Catalogue, Interactions, UserSplit, leave_one_out, splits
 from fedrec.data.splits import hold_out, undivided
-from fedrec.errors import CatalogueMismatch, DataError
+from fedrec.errors import CatalogueMismatch, DataError, StorageError
+from fedrec.ids import digest
 
 Row = tuple[str, str, int]
 
@@ -265,10 +268,12 @@ def test_many_users_lie_in_files_of_neighbours_until_nothing_needs_them(tmp_path
         validation_items=np.full(len(each), -1),
         test_items=np.full(len(each), -1),
     )
-    killed = tmp_path / "runs" / "fedrec-users-of-a-killed-process"
+    killed = tmp_path / "runs" / "fedrec-users-killed00"
     for most in (100_000, 2):
         killed.mkdir(parents=True)
         (killed / "lock").touch()
+        # One digest reads several parts.
+        monkeypatch.setattr(ids, "_VALUES_AT_ONCE", 100)
         monkeypatch.setattr(splits, "MOST_FILE_USERS", most)
         stored = users.in_files(tmp_path / "runs")
         assert not killed.exists()
@@ -285,7 +290,16 @@ def test_many_users_lie_in_files_of_neighbours_until_nothing_needs_them(tmp_path
     some = np.random.default_rng(0).integers(0, len(held), 50)
     assert np.array_equal(found[some], held[some])
     assert found[some].dtype == held.dtype == np.asarray(found).dtype
-    assert found.tobytes() == held.tobytes()
+    assert digest("items", found) == digest("items", held) == digest("items", held.tobytes())
+    assert np.array_equal(found[held > 2], held[held > 2]) and found[-1] == held[-1]
+    assert np.array_equal(found[::-7], held[::-7]) and np.array_equal(found > 2, held > 2)
+    with pytest.raises(IndexError):
+        found[[0, len(held)]]
+    os.truncate(folder / "00002.items", 5)
+    (folder / "00004.items").unlink()
+    for place in (4, 12):
+        with pytest.raises(StorageError, match=r"0000[24]\.items can't be read.*--resume"):
+            found[place]
     del found
     gc.collect()
     assert not any((tmp_path / "runs").iterdir())

@@ -31,7 +31,9 @@ def test_what_shows_histories_without_encryption_needs_a_word():
         for protection in ("none", "bfv", "ckks", "paillier", "masks")
         if exposure_of(plan_of(name, protection))
     ]
-    apart = [name for name in ALGORITHMS if ALGORITHMS[name].about.protections == ("none",)]
+    apart = [
+        name for name in ALGORITHMS if ALGORITHMS[name].about.supports.protections == ("none",)
+    ]
     assert "gpfedrec" in apart
     assert exposing == [(name, "none") for name in ("ease", "sketch", *apart)]
 

@@ -9,6 +9,7 @@ from conformance.round_suite import RoundSuite
 
 from fedrec.plan.protections import about_protection
 from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
+from fedrec.protection.protection import EncryptingProtection
 
 MOST_BLOCKS = 30
 """Of a vector: where values are encrypted one by one, a short vector is as good as a long one."""
@@ -22,7 +23,7 @@ def suite_of(kind: type[Protection], preset: str) -> type[PlanSuite]:
         base = RoundSuite
     else:
         if kind.needs_reveal:
-            base = EncryptedSuite if kind.has_encryptor else KeyedSuite
+            base = EncryptedSuite if issubclass(kind, EncryptingProtection) else KeyedSuite
         fits = (s for s in (SPEC, SHORT) if kind.plan(s, preset=preset).n_blocks <= MOST_BLOCKS)
         content["spec"] = next(fits, SHORTEST)
     found = type(f"Test_{kind.name}_{preset}".replace("-", "_"), (base,), content)

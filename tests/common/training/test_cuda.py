@@ -39,7 +39,11 @@ OWN = {
     "fedrap": [{"tables": "private"}, {"schedule": "square", "sparsity": "l2"}],
 }
 CHOICES = [
-    *((name, kind, {}) for name in sorted(ALGORITHMS) for kind in ALGORITHMS[name].about.updates),
+    *(
+        (name, kind, {})
+        for name in sorted(ALGORITHMS)
+        for kind in ALGORITHMS[name].about.supports.updates
+    ),
     *((name, "dense", own) for name in sorted(OWN) for own in OWN[name]),
 ]
 IDS = ["-".join([name, update, *own]) for name, update, own in CHOICES]

@@ -44,7 +44,11 @@ OWN = {
 """Settings that change what the loop does."""
 TRAINED = [name for name in sorted(ALGORITHMS) if issubclass(ALGORITHMS[name], TrainedAlgorithm)]
 CHOICES = [
-    *((name, structure, {}) for name in TRAINED for structure in ALGORITHMS[name].about.updates),
+    *(
+        (name, structure, {})
+        for name in TRAINED
+        for structure in ALGORITHMS[name].about.supports.updates
+    ),
     *((name, "dense", own) for name in TRAINED for own in OWN.get(name, [])),
 ]
 IDS = ["-".join([name, structure, *own]) for name, structure, own in CHOICES]

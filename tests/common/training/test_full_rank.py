@@ -14,7 +14,7 @@ N_ITEMS, DIM = 40, 6
 LOW = [
     name
     for name, kind in ALGORITHMS.items()
-    if "colr" in kind.about.updates and issubclass(kind, TrainedAlgorithm)
+    if "colr" in kind.about.supports.updates and issubclass(kind, TrainedAlgorithm)
 ]
 
 
@@ -24,7 +24,7 @@ def users():
 
 
 def learner_of(name, update):
-    needs = ALGORITHMS[name].about.needs
+    needs = ALGORITHMS[name].about.supports.needs
     own = {"dim": DIM, **(needs["colr"].settings if "colr" in needs else {})}
     plan = plan_of(
         name,

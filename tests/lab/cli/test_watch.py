@@ -7,7 +7,7 @@ import pytest
 
 from fedrec.wire.admin_link import RunEvent
 from fedrec_lab.cli.watch import _recorded
-from fedrec_lab.reports.run_folder import summary_of
+from fedrec_lab.reports.run_summary import summary_of
 
 BEGAN = datetime(2026, 11, 25, 10, 40, 40, tzinfo=UTC)
 

@@ -86,6 +86,7 @@ def test_waiting_for_one_waits_for_no_other(tmp_path):
         other.send_signal(signal.SIGSTOP)
         processes.start("a", "--version").wait(SLOW_START_SECONDS)
         # Longer than any test may take.
-        processes.wait_for("a", seconds=3600.0)
+        assert processes.wait_for(["a"], seconds=3600.0, tell=print) == 0
+        assert processes.wait_for(["a", "ab"], seconds=0.0, tell=print) == 1
         assert other.poll() is None
         other.send_signal(signal.SIGKILL)

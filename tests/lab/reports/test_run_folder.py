@@ -12,6 +12,7 @@ from world.clock import FakeClock
 from fedrec.arithmetic import arithmetic_of
 from fedrec.environment import Provenance, describe_environment
 from fedrec.errors import DataError, RefusedError, StorageError, VersionMismatch
+from fedrec.own_folder import WORKERS_PREFIX, OwnFolder
 from fedrec.plan.privacy import trust_statement
 from fedrec.settings.explain import settings_to_toml
 from fedrec.settings.schema import Settings
@@ -36,6 +37,19 @@ def test_it_is_named_after_run_and_time(run, tmp_path):
 def test_a_name_cannot_lead_out_of_the_folder(tmp_path):
     assert RunFolder.create(tmp_path, "../../x", FakeClock()).path.parent == tmp_path
     assert RunFolder.create(tmp_path, "..", FakeClock()).path.name.startswith("run-")
+
+
+def test_a_new_run_removes_what_killed_runs_left_and_nothing_else(run, tmp_path):
+    left = [run.path / "fedrec-workers-killed00", run.path / "trainings/x/fedrec-users-killed00"]
+    others = [run.path / "fedrec-workers-20260101-101010", run.path / "fedrec-others-killed00"]
+    for folder in (*left, *others):
+        folder.mkdir(parents=True)
+        (folder / "lock").touch()
+    lives = OwnFolder(run.path, WORKERS_PREFIX)
+    RunFolder.create(tmp_path / "runs", "another")
+    assert not any(folder.exists() for folder in left)
+    assert all(folder.exists() for folder in (*others, lives.path))
+    lives.remove()
 
 
 def test_it_can_only_be_opened_where_there_is_a_run(run, tmp_path):

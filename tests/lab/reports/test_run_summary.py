@@ -12,7 +12,8 @@ from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums
 from fedrec.settings.schema import Settings
 from fedrec_lab.reports.comparison_table import ComparisonTable
 from fedrec_lab.reports.federation_record import RunView, record_federation
-from fedrec_lab.reports.run_folder import RunFolder, summary_of
+from fedrec_lab.reports.run_folder import RunFolder
+from fedrec_lab.reports.run_summary import summary_of
 
 SAMPLED = Settings.model_validate(
     {"evaluation": {"protocol": "sampled"}, "rounds": {"total": 3}, "protection": {"name": "none"}}

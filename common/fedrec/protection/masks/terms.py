@@ -231,7 +231,7 @@ class MaskTerms:
         epoch: the roster's epoch.
         terms_digest: a digest of 32 bytes over the round's other terms: kind, plan, catalogue,
             model. Clients with different terms share no keys.
-        minimum_summands: the fewest summands of the sum, never fewer than 3.
+        minimum_summands: the minimum number of summands of the sum, at least 3.
         n_members: the number of the roster's members. The corrupt share applies to these and not
             to participants, because all corrupt members may be in one list.
         tolerance: the tolerance that decides the graph.

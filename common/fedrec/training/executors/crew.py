@@ -32,7 +32,7 @@ class WorkerTask:
 
     Attributes:
         members: the users' positions in the cohort, ascending int64 (n_users,).
-        n_steps: the most steps that one of them needs.
+        n_steps: the largest number of steps that one of them needs.
         cost: the number of steps of their blocks.
     """
 
@@ -152,7 +152,7 @@ class CrewWork(ABC, Generic[T]):
 
     Args:
         tasks: all the work, the largest task first.
-        n_workers: the most workers to use.
+        n_workers: the maximum number of workers.
         number: the round, for the log.
         like: the form of an answer's numbers.
     """

@@ -102,7 +102,7 @@ def estimated_seconds(job: Job) -> float:
     levels = [members for members, _ in job.cohort.levels(job.participating, algorithm.steps)]
     n_positives = sum(int(held[members].sum()) for members in levels)
     n_minibatches = sum(int(algorithm.steps(held[members]).sum()) for members in levels)
-    n_samples = n_positives * (1 + algorithm.negatives_per_positive)
+    n_samples = n_positives * (1 + algorithm.derived.negatives_per_positive)
     each = _SECONDS_A_SAMPLE + _SECONDS_A_VALUE * values + _SECONDS_A_WEIGHT * weights
     return passes * (n_minibatches * _SECONDS_A_MINIBATCH + n_samples * each)
 
@@ -318,7 +318,7 @@ Workers = int | Literal["auto"]
 "auto" uses several for long rounds, and 1 trains in this process."""
 
 MOST_BY_THEMSELVES = 8
-"""The most processes that "auto" starts. Each uses 200 MiB."""
+"""The maximum number of processes that "auto" starts. Each uses 200 MiB."""
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 LONG_ROUND_SECONDS = 5.0
 """The shortest round for which "auto" starts workers.
@@ -334,7 +334,8 @@ def executor_of(workers: Workers, *, threads: int = 0, folder: Path | None = Non
     """Return the executor that `client.workers` asks for.
 
     Args:
-        threads: the most processors that "auto" uses, or 0 for all that this process may use.
+        threads: the maximum number of processors that "auto" uses, or 0 for all that this process
+            may use.
         folder: the folder of workers' shared files, or None for the system's temporary folder.
     """
     n_workers = _processors(threads) if workers == "auto" else workers

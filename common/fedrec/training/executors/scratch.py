@@ -23,11 +23,10 @@ from fedrec.model.tables import (
     give_back,
     reserve,
 )
-from fedrec.own_folder import OwnFolder
+from fedrec.own_folder import WORKERS_PREFIX, OwnFolder, map_file
 
 Form = tuple[str, Sequence[int]]
 _ALIGNED = 64
-_PREFIX = "fedrec-workers-"
 CANDIDATES = ("items", "usable")
 """The names of drawn candidates among the arrays of a ranking."""
 
@@ -56,11 +55,12 @@ class ArrayPlace:
         return cls(**{**values, "shape": tuple(values["shape"])})
 
     def open(self, mode: Literal["r+", "c"] = "c") -> NDArray[Any]:
-        """Return the mapped array. With mode "c", writes stay in this process."""
-        dtype = np.dtype(self.dtype)
-        if 0 in self.shape:
-            return np.empty(self.shape, dtype=dtype)
-        return np.memmap(self.path, dtype=dtype, mode=mode, offset=self.offset, shape=self.shape)
+        """Return the mapped array. With mode "c", writes stay in this process.
+
+        Raises:
+            StorageError: the file is gone.
+        """
+        return map_file(self.path, self.dtype, self.shape, mode=mode, offset=self.offset)
 
 
 def opened(
@@ -79,7 +79,7 @@ class Scratch:
 
     def __init__(self, parent: Path | None) -> None:
         try:
-            self._folder = OwnFolder(parent, _PREFIX)
+            self._folder = OwnFolder(parent, WORKERS_PREFIX)
         except OSError as error:
             within = Path(tempfile.gettempdir()) if parent is None else parent
             raise self._failed(within, 0, error) from error

@@ -18,7 +18,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from fedrec.errors import FedrecError, ProtocolError
-from fedrec.protection import PROTECTIONS, Member, VectorSpec
+from fedrec.protection import Member, NoProtection, VectorSpec
 from fedrec.protection.protection_plan import HEADER_BYTES, Envelope
 from fedrec.training.personalising import sum_of_publication
 
@@ -67,10 +67,9 @@ class PlainReader:
     """
 
     def __init__(self, *specs: VectorSpec) -> None:
-        kind = PROTECTIONS["none"]
         self._forms: dict[int, tuple[Envelope, Member]] = {}
         for spec in specs:
-            protection = kind(spec, kind.plan(spec))
+            protection = NoProtection(spec, NoProtection.plan(spec))
             context, secret = protection.generate()
             form = (Envelope.of(protection.chosen, context), protection.member(context, secret))
             self._forms[protection.chosen.frame_bytes] = form

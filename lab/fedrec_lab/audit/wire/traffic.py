@@ -104,7 +104,7 @@ _CALLERS = frozenset(
     name for name, kind in FIELDS.items() if kind == "identity" and name.endswith(".client_id")
 )
 _MOST_OPEN = 10_000
-"""The most calls in progress.
+"""The maximum number of calls in progress.
 
 Recordings do not mark the end of a call, so older calls count as ended.
 """
@@ -112,7 +112,8 @@ _WORTH_A_MARK = 4096
 _MOST_SEARCHED = 1_000_000
 _CUT = "a stream that was cut"
 _MOST_EPOCHS = 1000
-"""The most client names. Strangers may invent any number, and further ones are not distinguished.
+"""The maximum number of client names. Strangers may invent any number, and further ones are not
+distinguished.
 """
 
 

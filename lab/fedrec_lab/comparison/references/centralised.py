@@ -340,7 +340,7 @@ class _Run:
             self._chunk,
             seed=self._seed,
             round_id=round_id,
-            negatives_per_positive=self._algorithm.negatives_per_positive,
+            negatives_per_positive=self._algorithm.derived.negatives_per_positive,
         )
         user = torch.repeat_interleave(samples.pointers.diff())
         row = samples.row_pointers[user] + samples.row

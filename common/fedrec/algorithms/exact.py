@@ -1,0 +1,46 @@
+"""Algorithms without training steps: users' contributions follow from their data and a version.
+
+Only the count round counts users then, and all rounds cover its participants. Otherwise, the
+difference of two rounds would be that of their users.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
+from fedrec.model.state import SharedState
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedrec.algorithms.cohort import Chunk
+    from fedrec.algorithms.grid import RoundSums
+
+
+class ExactAlgorithm(Algorithm):
+    """An algorithm that sums statistics of its users. See the module's docstring."""
+
+    @abstractmethod
+    def fit(
+        self,
+        chunk: Chunk,
+        start: RoundStart,
+        private: dict[str, torch.Tensor],
+        sums: RoundSums,
+    ) -> ChunkResult:
+        """Add the contributions of a chunk of users to `sums`.
+
+        Args:
+            private: the users' private tensors (refreshed), first axis n_users.
+        """
+
+    def candidates(self, shared: SharedState) -> Iterable[SharedState]:
+        """Return the candidates for the next version, from which its round chooses on validation.
+
+        If there are any, the round's update has the tensor `GRADES`: for each candidate the sum of
+        all users' gains, in the order of the candidates. `apply` chooses.
+        """
+        return ()
