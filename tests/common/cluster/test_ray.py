@@ -290,17 +290,6 @@ def test_a_killed_worker_is_replaced(pair, play, plan_of, same, alone, folder):
 
 
 @LONG
-def test_a_worker_without_a_shards_tables_gets_them_again(pair, play, plan_of, same, alone):
-    from ray._private.internal_api import free
-
-    learner = learner_of(plan_of(), pair)
-    same(play(learner, ROUNDS[:1]), alone[:1])
-    free([reference for kept in pair._kept.values() for reference in kept.values()])
-    same(play(learner, ROUNDS[:1]), alone[:1])
-    assert len(pair._actors) == 2
-
-
-@LONG
 def test_a_full_disk_is_told_by_its_node(pair, play, plan_of, folder, places):
     # A worker that was replaced may be on either node.
     (folder / "full").touch()
