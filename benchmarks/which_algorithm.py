@@ -9,10 +9,11 @@ figure from FOLDER, and what systems disclose from the facts of `fedrec check`. 
 both out: they take hours, and data that you must bring.
 
 If a system has several candidates, validation of the first seed chooses one for all seeds. The
-papers' systems have their papers' settings, with the same floor of holders as the others. Bytes are
-those of one of three clients in the whole run, as `fedrec check` prices them: under bfv, or
-unprotected if updates stay apart. Seconds are the processor time of the whole simulation, which
-measures the model in every round.
+papers' systems have their papers' settings, with the same floor of holders as the others: those for
+this data set, or for another one if the paper doesn't have it. Bytes are those of one of three
+clients in the whole run, as `fedrec check` prices them: under bfv, or unprotected if updates stay
+apart. Seconds are the processor time of the whole simulation. A run that diverged or was
+interrupted has a row with the seconds that all its rounds would take.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from fedrec.algorithms import ALGORITHMS
 from fedrec.cli.terminal import human_bytes
 from fedrec.data import Catalogue, UserSplit
 from fedrec.durable import write_whole
+from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import rate_of_users
 from fedrec.plan.algorithm import about_algorithm
 from fedrec.plan.price import price, private_price
@@ -45,6 +47,7 @@ from fedrec.plan.schema import Plan
 from fedrec_lab import compare, simulate
 from fedrec_lab.papers import ROWS
 from fedrec_lab.reports.comparison_table import paired_bootstrap
+from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.checkpoint import CheckpointFolder
 from fedrec_lab.simulation.result import user_ranks
 
@@ -70,7 +73,9 @@ PAPERS = (
     "pfedrec", "fedncf", "fedrap", "pfedclr", "plgc", "fedrecgel",
     "gpfedrec", "perfedrec", "cofedrec", "pfedgraph",
 )  # fmt: skip
-REFERENCES = ("ceiling", "ease", "edlae", "ials")
+REFERENCES = ("ceiling", "ease", "edlae", "itemknn", "rp3beta", "ials", "lightgcn")
+TARGETS = ("ease", "edlae", "ials")
+"""The references whose best one is the base of shares."""
 
 
 def settings_of(system: str, data: str, chosen: Values, seed: int) -> Settings:
@@ -88,8 +93,9 @@ def settings_of(system: str, data: str, chosen: Values, seed: int) -> Settings:
 
 
 def row_of(system: str, data: str) -> str:
-    """Return the paper's row on this data set, or an empty string."""
-    return next((name for name in ROWS if name.startswith(f"{system}/{data}")), "")
+    """Return the paper's row on this data set, or else its first one."""
+    names = [name for name in ROWS if name.startswith(f"{system}/")]
+    return next((name for name in names if name.startswith(f"{system}/{data}")), names[0])
 
 
 def sections(values: Values) -> dict[str, dict[str, object]]:
@@ -106,10 +112,15 @@ def measured(
 ) -> Record | None:
     """Train in a folder, or resume there. Return the run's record, or None if it was stopped."""
     resume, spent = CheckpointFolder(folder).exists, folder / "spent"
-    began = time.process_time() - (float(spent.read_text()) if resume else 0.0)
+    began = time.process_time() - (float(spent.read_text().split()[0]) if resume else 0.0)
+
+    def note(report: RoundReport) -> None:
+        total = settings.plan.rounds.total
+        spent.write_text(f"{time.process_time() - began} {report.round} {total}")
+
     result = simulate(
         settings, users=users, catalogue=catalogue, folder=folder, resume=resume, stop=STOP.is_set,
-        on_round=lambda _: spent.write_text(str(time.process_time() - began)),
+        on_round=note,
     )  # fmt: skip
     if not result.finished:
         return None
@@ -156,14 +167,8 @@ def read(path: Path) -> Record:
 def keep(path: Path, record: Record) -> None:
     """Write a record, all of it or nothing."""
     write_whole(path, json.dumps(record).encode(), private=False)
-    print(f"{path.parent.name} {path.stem}: {describe(record)}", flush=True)
-
-
-def describe(record: Record) -> str:
-    """Return a line about a run."""
-    if "rows" in record:
-        return ", ".join(f"{row['method']} {row['ndcg']:.4f}" for row in record["rows"])
-    return f"validation {record['validation']:.4f}, {record['seconds']:.0f} s"
+    found = f"validation {record['validation']:.4f}, {record['seconds']:.0f} s"
+    print(f"{path.parent.name} {path.stem}: {found}", flush=True)
 
 
 def measure(folder: Path, data: str, source: str, systems: list[str], seeds: int) -> None:
@@ -171,7 +176,8 @@ def measure(folder: Path, data: str, source: str, systems: list[str], seeds: int
     users, catalogue = load_data(source, **READING.get(data, {}))
     active = int((np.bincount(users.train_items) >= FLOOR).sum())
     for system in systems:
-        if system not in OWN and not row_of(system, data):
+        if system == "references":
+            measure_references(folder / data, data, users, catalogue)
             continue
         home = folder / data / system
         home.mkdir(parents=True, exist_ok=True)
@@ -181,33 +187,36 @@ def measure(folder: Path, data: str, source: str, systems: list[str], seeds: int
                 continue
             settings = settings_of(system, data, OWN.get(system, ({},))[number], seed)
             work = home / f"running-{number}-{seed}"
-            record = measured(settings, users, catalogue, work)
+            try:
+                record = measured(settings, users, catalogue, work)
+            except TrainingError as error:
+                print(f"{data}, {system}: {error}", flush=True)
+                (work / "diverged").touch()
+                break
             if record is None:
                 raise SystemExit(f"Stopped. To resume {data}, {system}: the same command.")
             record["settings"] = settings.plan.model_dump(mode="json")
             keep(path, record | {"machine": describe_machine()})
             shutil.rmtree(work)
-    path = folder / data / "references.json"
-    if path.exists():
-        return
+
+
+def measure_references(home: Path, data: str, users: UserSplit, catalogue: Catalogue) -> None:
+    """Tune and measure the references that are missing. The others are read again."""
     compared = compare(
         settings_of("fedals", data, OWN["fedals"][0], 1), users=users, catalogue=catalogue,
-        references=REFERENCES, folder=folder / data / "references", stop=STOP.is_set, progress=True,
+        references=REFERENCES, folder=home / "references", stop=STOP.is_set, progress=True,
     )  # fmt: skip
     if not compared.finished:
         raise SystemExit(f"Stopped. To resume the references of {data}: the same command.")
-    rows = [
-        {"method": row.method, "label": row.label, "ndcg": found.mean("ndcg")}
-        for row in compared.table.rows
-        if row.method != "fedals" and (found := row.result("full")) is not None
-    ]
-    keep(path, {"rows": rows})
 
 
-def label_of(system: str, number: int) -> str:
-    """Return a system's name, with the settings that validation chose."""
-    chosen = OWN[system][number] if system in OWN else {}
-    return ", ".join([system, *(f"{key.split('.')[1]} = {one}" for key, one in chosen.items())])
+def label_of(system: str, data: str, number: int) -> str:
+    """Return a system's name, with its settings or the data set that they are for."""
+    if system not in OWN:
+        known = row_of(system, data).split("/")[1]
+        return system if known == data else f"{system}, as on {known}"
+    chosen = OWN[system][number].items()
+    return ", ".join([system, *(f"{key.split('.')[1]} = {one}" for key, one in chosen)])
 
 
 def row(label: str, *cells: str) -> str:
@@ -231,6 +240,7 @@ def tabled(home: Path) -> tuple[list[str], list[QualityPoint], dict[str, float]]
     rows, points, lines = [], [], {}
     for system in (*OWN, *PAPERS):
         if not any((home / system).glob("*-1.json")):
+            rows.append(unfinished(home, system))
             continue
         best = chosen_in(home / system)
         for number, chosen in enumerate(OWN.get(system, ({},))):
@@ -244,7 +254,7 @@ def tabled(home: Path) -> tuple[list[str], list[QualityPoint], dict[str, float]]
             missed = np.where(popular < 0, popular, float(AT))
             lines["popularity"] = ndcg_of(popular)
             ndcg = ndcg_of(ranks)
-            label = label_of(system, number)
+            label = label_of(system, home.name, number)
             rows.append(
                 row(
                     f"**{label}**" if number == best and len(OWN.get(system, "")) > 1 else label,
@@ -261,13 +271,25 @@ def tabled(home: Path) -> tuple[list[str], list[QualityPoint], dict[str, float]]
                 QualityPoint(label=system, data=home.name, cost=one["bytes"] / 1e6, ndcg=ndcg)
             )
     rows.append(row("popularity", "", "", f"{lines['popularity']:.4f}", "", "", "", ""))
-    references = home / "references.json"
-    for each in read(references)["rows"] if references.exists() else ():
-        if each["method"].startswith(REFERENCES):
-            rows.append(row(each["label"], "", "", f"{each['ndcg']:.4f}", "", "", "", ""))
-        if each["method"] in REFERENCES[1:]:
-            lines["best reference"] = max(lines.get("best reference", 0.0), each["ndcg"])
+    known = references_of(home)
+    for name in (each + rows for each in REFERENCES for rows in ("", "-all-rows")):
+        if name in known:
+            ndcg = known[name]["rates"]["ndcg"]
+            rows.append(row(known[name]["label"], "", "", f"{ndcg:.4f}", "", "", "", ""))
+            if name in TARGETS:
+                lines["best reference"] = max(lines.get("best reference", 0.0), ndcg)
     return rows, points, lines
+
+
+def unfinished(home: Path, system: str) -> str:
+    """Return the row of a system whose run was interrupted or never began."""
+    label, work = label_of(system, home.name, 0), home / system / "running-0-1"
+    if not (work / "spent").exists():
+        return row(label, "0", "", "not measured", "", "", "", "")
+    seconds, done, total = map(float, (work / "spent").read_text().split())
+    ended = "diverged" if (work / "diverged").exists() else "stopped"
+    found = f"{ended} after {done:.0f} of {total:.0f} rounds"
+    return row(label, "0", "", found, "", "", f"all rounds: {seconds / done * total:.0f}", "")
 
 
 HEADERS = (
@@ -304,15 +326,35 @@ def disclosures() -> list[str]:
     return [row(*headers), row(*["---"] * len(headers)), *rows]
 
 
-def reference_rows(home: Path) -> dict[str, dict[str, Any]]:
-    """Return the first seed's records of references on the rows that may travel."""
+def references_of(home: Path) -> dict[str, dict[str, Any]]:
+    """Return the first seed's records of references, and of `fedals` at its defaults, by method."""
     found = {}
-    for name in REFERENCES[1:]:
-        path = home / "references" / "parts" / f"{name}-full-seed-1.json"
-        for each in read(path)["measurements"] if path.exists() else ():
-            if each["method"] == name:
-                found[each["label"]] = each
+    for path in sorted((home / "references" / "parts").glob("*-full-seed-1.json")):
+        found |= {each["method"]: each for each in read(path)["measurements"]}
     return found
+
+
+def against_references(homes: list[Path]) -> list[str]:
+    """Return a table of references, and of the differences of `fedals` from them."""
+    known = {home.name: references_of(home) for home in homes}
+    kinds = {"rows that may travel": "", "all rows": "-all-rows"}
+    rows = [row("", *(f"{data}, {kind}" for data in known for kind in kinds))]
+    rows += [row(*["---"] * (1 + 2 * len(known)))]
+    for name in ("ceiling", "popularity", "fedals", *REFERENCES[1:]):
+        cells, label = [], name
+        for found in known.values():
+            own = np.array(found["fedals"]["ranks"], dtype=np.float64)
+            for each in (found.get(name + kind) for kind in kinds.values()):
+                cell = "" if each is None else f"{each['rates']['ndcg']:.4f}"
+                if each and name in REFERENCES[1:]:
+                    label = each["label"].removesuffix(", all rows")
+                    other = np.array(each["ranks"], dtype=np.float64)
+                    apart = paired_bootstrap(own, other, at=AT, n_resamples=2_000).difference
+                    mark = "" if apart.excludes(0.0) else "= "
+                    cell += f" ({mark}[{apart.low:+.4f}, {apart.high:+.4f}])"
+                cells.append(cell)
+        rows.append(row(label, *cells))
+    return rows
 
 
 def shares(homes: list[Path]) -> list[str]:
@@ -320,7 +362,9 @@ def shares(homes: list[Path]) -> list[str]:
     systems = ("ease", "sketch", "fedals")
     rows = [row("", "", *systems), row("---", *["---"] * (1 + len(systems)))]
     for home in homes:
-        references = reference_rows(home)
+        references = {
+            each["label"]: each for name, each in references_of(home).items() if name in TARGETS
+        }
         for by in ("validation", "rates") if references else ():
             best = max(references, key=lambda label: references[label][by]["ndcg"])
             cells = []
@@ -357,6 +401,7 @@ def write_page(folder: Path, page: Path) -> None:
             lines[label][home.name] = ndcg
     written = replaced(page.read_text(), "", text[:-1])
     homes = sorted(path for path in folder.iterdir() if path.is_dir())
+    written = replaced(written, ": references", against_references(homes))
     written = replaced(written, ": shares", shares(homes))
     page.write_text(replaced(written, ": disclosure", disclosures()))
     cost = "MB a client sends and receives in the whole run"
@@ -374,7 +419,8 @@ def main() -> None:
         "--data", nargs="+", default=[], metavar="NAME[=FILE]",
         help="data sets: ml-100k, ml-1m, filmtrust, amazon-video, in the cache or in a file",
     )  # fmt: skip
-    parser.add_argument("--systems", nargs="+", default=[*OWN, *PAPERS], choices=[*OWN, *PAPERS])
+    systems = [*OWN, *PAPERS, "references"]
+    parser.add_argument("--systems", nargs="+", default=systems, choices=systems)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--page", type=Path, help="the page whose tables are replaced")
     chosen = parser.parse_args()

@@ -38,8 +38,10 @@ def plain_weights(directions, total, holders, regularisation, form):
     spectrum = np.maximum(singular**2 - shift, 0.0)
     gram = (left * spectrum) @ left.T
     ridge = np.full(len(total), float(regularisation))
-    if form == "diag":
+    if form != "plain":
         ridge += np.maximum(holders - np.diag(gram), 0.0)
+    if form == "edlae":
+        ridge += holders
     inverse = np.linalg.inv(np.diag(ridge) + gram)
     weights = -inverse / np.diag(inverse)
     np.fill_diagonal(weights, 0.0)

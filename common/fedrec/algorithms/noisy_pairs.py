@@ -283,4 +283,4 @@ def _weights(entries: NDArray[np.float64], n_rows: int, deviation: float) -> Ske
             return None
         shrunk = (values[kept].square() - edge * edge).sqrt()
         low: NDArray[np.float64] = (vectors[:, kept] * shrunk.sqrt()).numpy()
-    return weights_of(low, own, _LAMBDA * edge, diagonal=True)
+    return weights_of(low, own, _LAMBDA * edge, "diag")

@@ -25,18 +25,21 @@ Model (Nystrom), with nu = 1e-9 |Y|_F and sigma the largest deviation of the gri
 
     T = B R diag(sqrt(max(S^2 - nu, 0)) / S), so that G ~ T T^T.
 
-The counts give the diagonal, of which T T^T lacks d = max(c - rowsum(T^2), 0). With D = lambda I
-("plain") or lambda I + diag(d) ("diag"), W = D^-1 T, M = (I + T^T W)^-1 and P = D^-1 - W M W^T, a
-history x scores
+The counts give the diagonal, of which T T^T lacks d = max(c - rowsum(T^2), 0). D is lambda I
+("plain"), lambda I + diag(d) ("diag") or lambda I + diag(d + c) ("edlae"). With W = D^-1 T, M = (I
++ T^T W)^-1 and P = D^-1 - W M W^T, a history x scores
 
     x - (x D^-1 - (x W M) W^T) / diag(P),
 
-which is EASE's score with this P. It keeps n x k numbers, never an n x n matrix.
+which is EASE's score with this P. It keeps n x k numbers, never an n x n matrix. "edlae" is the
+diagonal of EDLAE ("Autoencoders that don't overfit towards the Identity", Steck 2020, section 3.3)
+for a dropout of one half, p / (1 - p) = 1.
 
 Choice: the round after the last sum grades. Every client measures the gain of each candidate on its
-own users' validation items: k, k/2 and k/4 directions (the first columns of Q and Y), lambda, plain
-or diag. The sums of these gains are published and determine the best candidate, which is part of
-the model. Without such a round, the model follows the settings.
+own users' validation items: lambda, and plain, diag or edlae. The sums of these gains are published
+and determine the best candidate, which is part of the model. Without such a round, the model
+follows the settings. Earlier models may have chosen k/2 or k/4 directions, the first columns of Q
+and Y.
 
 Noise: under `[privacy]` histories have length 1. A user adds x_u (x_u^T Q) / |h|. Its length is at
 most 1 along orthonormal directions and about sqrt(k) along Omega, and there it is divided by 2
@@ -49,12 +52,13 @@ with Omega in place of Q, and is worse than with two sums.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +80,7 @@ from fedrec.algorithms.declarations import (
 )
 from fedrec.algorithms.exact import ExactAlgorithm
 from fedrec.algorithms.sketched_weights import (
+    Form,
     SketchedWeights,
     drawn_directions,
     low_rank,
@@ -108,6 +113,7 @@ _VALUES_AT_ONCE = 1 << 20
 _UNCHOSEN = -1.0
 _LAMBDAS = (30.0, 100.0, 300.0, 1000.0, 3000.0)
 """Candidates to grade in addition to the setting."""
+_SMALL_LAMBDAS = (3.0, 10.0)
 
 
 class SketchSettings(AlgorithmSettings):
@@ -135,10 +141,11 @@ class SketchSettings(AlgorithmSettings):
         description="L2 coefficient (lambda) of the item-item weights. Larger data needs more. If "
         "candidates are graded, it is one of them.",
     )
-    form: Literal["plain", "diag"] = Field(
+    form: Form = Field(
         default="diag",
-        description='Whether the counts complete the diagonal of the sums ("diag"), or lambda is '
-        'alone there ("plain"). If candidates are graded, it is one of them.',
+        description='Whether the counts complete the diagonal of the sums ("diag"), are added once '
+        'more ("edlae"), or lambda is alone there ("plain"). If candidates are graded, it is one '
+        "of them.",
     )
     longest_history: int = Field(
         default=4096,
@@ -155,7 +162,7 @@ class SketchSettings(AlgorithmSettings):
             # The round that grades tries lambda and form itself.
             return found
         lambdas = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-        return {**found, "algorithm.regularisation": lambdas, "algorithm.form": ("plain", "diag")}
+        return {**found, "algorithm.regularisation": lambdas, "algorithm.form": get_args(Form)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +175,7 @@ class Candidate:
 
     dim: int
     regularisation: float
-    form: Literal["plain", "diag"]
+    form: Form
 
 
 class Sketch(ExactAlgorithm):
@@ -230,7 +237,7 @@ class Sketch(ExactAlgorithm):
             return (summed,)
         gains = UpdateTensor(
             name=GRADES,
-            shape=(len(self.ways),),
+            shape=(len(self.graded),),
             limit=1.0,
             fraction_bits=_GAIN_BITS,
             signed=False,
@@ -259,19 +266,27 @@ class Sketch(ExactAlgorithm):
 
     @property
     def ways(self) -> tuple[Candidate, ...]:
-        """The candidates to grade. The settings themselves are first and win ties."""
+        """All candidates that a model may have chosen, the settings first.
+
+        Models have the position of their choice, so new candidates are added at the end.
+        """
         own = self.settings
-        first = Candidate(dim=own.dim, regularisation=own.regularisation, form=own.form)
-        forms: tuple[Literal["plain", "diag"], ...] = ("plain", "diag")
-        found = {
-            Candidate(dim=dim, regularisation=value, form=form): None
-            for dim in (own.dim, own.dim // 2, own.dim // 4)
-            if dim
-            for value in _LAMBDAS
-            for form in forms
-        }
+        first = (own.dim, own.regularisation, own.form)
+        former: tuple[Form, ...] = ("plain", "diag")
+        dims = (dim for dim in (own.dim, own.dim // 2, own.dim // 4) if dim)
+        found = dict.fromkeys(itertools.product(dims, _LAMBDAS, former))
+        found |= dict.fromkeys(itertools.product((own.dim,), _SMALL_LAMBDAS, former))
+        found |= dict.fromkeys(itertools.product((own.dim,), _SMALL_LAMBDAS + _LAMBDAS, ("edlae",)))
         found.pop(first, None)
-        return (first, *found)
+        return tuple(
+            Candidate(dim=dim, regularisation=value, form=form)
+            for dim, value, form in (first, *found)
+        )
+
+    @property
+    def graded(self) -> tuple[int, ...]:
+        """The positions of the candidates to grade: those of all directions."""
+        return tuple(i for i, way in enumerate(self.ways) if way.dim == self.settings.dim)
 
     def chosen(self, shared: SharedState) -> Candidate:
         """Return the candidate that makes a version's model."""
@@ -284,7 +299,7 @@ class Sketch(ExactAlgorithm):
             return
         if not self._is_summed(shared) or float(shared.kept["choice"]) >= 0:
             return
-        for place in range(len(self.ways)):
+        for place in self.graded:
             kept = {**shared.kept, "choice": np.asarray(float(place))}
             yield SharedState(MappingProxyType(kept), shared.holders, shared.rest)
 
@@ -327,7 +342,7 @@ class Sketch(ExactAlgorithm):
                 self._low_rank_of(shared, active, way.dim),
                 shared.rows("item_users", active),
                 way.regularisation,
-                diagonal=way.form == "diag",
+                way.form,
             )
             self._weights = (shared, found)
         found = self._weights[1]
@@ -469,7 +484,8 @@ class Sketch(ExactAlgorithm):
             if GRADES not in change or float(shared.kept["choice"]) >= 0:
                 return shared
             # Among equals, the first.
-            return shared.with_tensors(choice=np.asarray(float(np.argmax(change[GRADES]))))
+            best = self.graded[int(np.argmax(change[GRADES]))]
+            return shared.with_tensors(choice=np.asarray(float(best)))
         scale = 1.0 / self._scale(drawn=not len(shared.kept["product"]))
         if self.shapes.noise is not None:
             scale *= self.shapes.noise.users

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ _NOTHING = 1e-9
 """Smaller values are treated as rounding, relative to the largest entry of R or the length of Y."""
 
 Matrix = NDArray[np.float64]
+Form = Literal["plain", "diag", "edlae"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -110,15 +111,14 @@ def low_rank(directions: Matrix, total: Matrix, *, deviation: float, drawn: bool
     return found
 
 
-def weights_of(
-    low: Matrix, holders: Matrix, regularisation: float, *, diagonal: bool
-) -> SketchedWeights:
-    """Return the item weights from G ~ T T^T, optionally with the rest of its diagonal.
+def weights_of(low: Matrix, holders: Matrix, regularisation: float, form: Form) -> SketchedWeights:
+    """Return the item weights from G ~ T T^T.
 
     Args:
         low: T.
         holders: c, the diagonal of G.
-        diagonal: add to D the part of the diagonal that T T^T lacks.
+        form: what D has besides lambda: nothing, the part of the diagonal that T T^T lacks, or
+            that and c once more.
     """
     import torch
 
@@ -126,8 +126,11 @@ def weights_of(
 
     table = torch.from_numpy(low)
     ridge = torch.full((len(low),), float(regularisation), dtype=torch.float64)
-    if diagonal:
-        ridge = ridge + (torch.from_numpy(holders) - (table * table).sum(1)).clamp(min=0.0)
+    counts = torch.from_numpy(holders)
+    if form != "plain":
+        ridge = ridge + (counts - (table * table).sum(1)).clamp(min=0.0)
+    if form == "edlae":
+        ridge = ridge + counts
     with one_thread():
         scaled = table / ridge[:, None]
         inner = torch.eye(low.shape[1], dtype=torch.float64) + table.T @ scaled

@@ -158,6 +158,21 @@ class Catalogue(Tabular):
             remedy="Fetch the federation's catalogue, or leave these items out of the data.",
         )
 
+    def check_has(self, interactions: Interactions, path: Path) -> None:
+        """Check that the catalogue in a file has all items of some data.
+
+        Raises:
+            CatalogueMismatch: some items are not in the catalogue.
+        """
+        try:
+            self.rows_of(dict.fromkeys(interactions.item_ids.tolist()))
+        except CatalogueMismatch as error:
+            raise CatalogueMismatch(
+                f"{path} is not the catalogue of these data. {error.message}",
+                remedy="Make their catalogue with `fedrec data catalogue`, or move the data into a "
+                "folder without one. A settings file that names it needs the change, too.",
+            ) from None
+
     def ids_of(self, rows: Iterable[int] | NDArray[np.int64]) -> list[ItemId]:
         """Return the item of each row.
 

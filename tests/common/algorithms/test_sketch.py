@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conformance.histories import split_of, versions
+from conformance.histories import counted, split_of, versions
 from reference.plain_ease import interactions_of, plain_ease
 from reference.plain_sketch import plain_orth, plain_sum, plain_weights
 
@@ -81,15 +81,20 @@ def test_three_users_and_four_items_by_hand():
 def test_weights_of_two_items_by_hand():
     """T = (1, 1), lambda = 1; P is [[2/3, -1/3], [-1/3, 2/3]]."""
     low, holders = np.ones((2, 1)), np.array([3.0, 2.0])
-    plain = weights_of(low, holders, 1.0, diagonal=False)
+    plain = weights_of(low, holders, 1.0, "plain")
     both = (plain.factor @ plain.factor.T) * plain.scale
     assert both[0, 1] == pytest.approx(1 / 2) and both[1, 0] == pytest.approx(1 / 2)
     assert np.diag(both) + plain.own == pytest.approx([0.0, 0.0])
     # d = c - 1 = (2, 1), D = (3, 2), M = 6/11: P_12 = -1/11, P_11 = 3/11, P_22 = 4/11.
-    diag = weights_of(low, holders, 1.0, diagonal=True)
+    diag = weights_of(low, holders, 1.0, "diag")
     both = (diag.factor @ diag.factor.T) * diag.scale
     assert both[0, 1] == pytest.approx(1 / 4) and both[1, 0] == pytest.approx(1 / 3)
     assert np.diag(both) + diag.own == pytest.approx([0.0, 0.0])
+    # D = (3, 2) + (3, 2) = (6, 4), M = 12/17: P_12 = -1/34, P_11 = 5/34, P_22 = 7/34.
+    edlae = weights_of(low, holders, 1.0, "edlae")
+    both = (edlae.factor @ edlae.factor.T) * edlae.scale
+    assert both[0, 1] == pytest.approx(1 / 7) and both[1, 0] == pytest.approx(1 / 5)
+    assert np.diag(both) + edlae.own == pytest.approx([0.0, 0.0])
 
 
 def test_low_rank_by_hand():
@@ -126,7 +131,7 @@ def histories(users):
 
 
 @pytest.mark.parametrize("sums", [1, 2, 3])
-@pytest.mark.parametrize("form", ["plain", "diag"])
+@pytest.mark.parametrize("form", ["plain", "diag", "edlae"])
 def test_it_equals_its_plain_form(users, histories, sums, form):
     plan = plan_of(sums, algorithm={"dim": 12, "sums": sums, "form": form, "regularisation": 5.0})
     learner = Learner(plan, 80, device="cpu")
@@ -149,7 +154,7 @@ def test_it_equals_its_plain_form(users, histories, sums, form):
     assert found == pytest.approx(own, abs=5e-3)
 
 
-@pytest.mark.parametrize("form", ["plain", "diag"])
+@pytest.mark.parametrize("form", ["plain", "diag", "edlae"])
 def test_the_mathematics_in_float64(histories, form):
     """The same formulas from exact sums: to the last digits, and without an n x n matrix."""
     along = plain_orth(plain_sum(histories, drawn_directions(3, np.arange(80), 20)))
@@ -157,7 +162,7 @@ def test_the_mathematics_in_float64(histories, form):
     holders = np.bincount(np.concatenate(histories), minlength=80).astype(float)
     assert orthonormal(along) == pytest.approx(along, abs=1e-12)
     low = low_rank(along, total, deviation=0.0, drawn=False)
-    found = weights_of(low, holders, 5.0, diagonal=form == "diag")
+    found = weights_of(low, holders, 5.0, form)
     dense = (found.factor @ found.factor.T) * found.scale + np.diag(found.own)
     wanted = plain_weights(along, total, holders, 5.0, form)
     assert np.linalg.norm(dense - wanted) < 1e-9 * np.linalg.norm(wanted)
@@ -178,9 +183,10 @@ def test_the_choice_is_the_best_candidate_on_validation(users):
     learner = Learner(plan, 80, device="cpu")
     counted, _, summed, chosen, idle = versions(learner, [users])
     private = learner.local.initial_private(users)
+    graded = learner.server.algorithm.graded
     candidates = list(learner.server.algorithm.candidates(summed))
-    # 12, 6 and 3 directions, five lambdas, two forms, and the settings' own lambda of 1.
-    assert len(candidates) == len(learner.server.algorithm.ways) == 31
+    # Seven lambdas, three forms, and the settings' own lambda of 1.
+    assert len(candidates) == len(graded) == 22
     measured = [
         MetricSums(
             Evaluator(learner.local).measure(one, users, private, references=False, number=4)
@@ -188,19 +194,31 @@ def test_the_choice_is_the_best_candidate_on_validation(users):
         for one in candidates
     ]
     assert len(set(measured)) > 3
-    assert float(chosen.kept["choice"]) == measured.index(max(measured))
+    assert float(chosen.kept["choice"]) == graded[measured.index(max(measured))]
     part = learner.contribute("train", 4, summed, users, private)
     assert learner.server.travelling.unpack("train", summed, part.vector).changes[
         GRADES
     ].tolist() == (measured)
     assert np.array_equal(
         scores_of(learner, chosen, users),
-        scores_of(learner, candidates[int(chosen.kept["choice"])], users),
+        scores_of(learner, candidates[measured.index(max(measured))], users),
     )
     # Nothing is left to do.
     assert idle.canonical_bytes() == replace(chosen, trained=4).canonical_bytes()
     assert not list(learner.server.algorithm.candidates(counted))
     assert not list(learner.server.algorithm.candidates(chosen))
+
+
+@pytest.mark.parametrize(
+    ("choice", "way"),
+    [(1, (4, 30.0, "plain")), (10, (4, 3000.0, "diag")), (30, (1, 3000.0, "diag"))],
+)
+def test_earlier_models_keep_their_choice(choice, way):
+    """Of 31 candidates: 4, 2 and 1 directions, five lambdas, two forms, and the settings."""
+    algorithm = Learner(plan_of(3), 4, device="cpu").server.algorithm
+    shared = Learner(plan_of(3), 4, device="cpu").server.initial_shared()
+    found = algorithm.chosen(shared.with_tensors(choice=np.asarray(float(choice))))
+    assert (found.dim, found.regularisation, found.form) == way
 
 
 def test_settings_win_where_no_user_has_a_validation_item():
@@ -252,11 +270,8 @@ def test_values_of_long_histories_are_clipped_and_counted():
     plan = plan_of(2, algorithm={"longest_history": 1})
     learner = Learner(plan, 64, device="cpu")
     users = split_of([list(range(64))])
-    shared = learner.server.apply(
-        "count", 1, learner.server.initial_shared(),
-        learner.contribute("count", 1, learner.server.initial_shared(), users, None).vector,
-    )  # fmt: skip
-    part = learner.contribute("train", 2, shared, users, learner.local.initial_private(users))
+    shared, private = counted(learner, users)
+    part = learner.contribute("train", 2, shared, users, private)
     own = drawn_directions(plan.federation.seed, np.arange(64), 4).sum(0)
     assert part.n_clipped == 64 * int((np.abs(own) > 4.0).sum()) > 0
     sums = learner.server.travelling.unpack("train", shared, part.vector).changes["product"]
@@ -271,7 +286,7 @@ def test_the_model_does_not_depend_on_threads(histories):
             torch.set_num_threads(threads)
             along = orthonormal(total)
             low = low_rank(along, plain_sum(histories, along), deviation=0.0, drawn=False)
-            found.append(weights_of(low, np.ones(80), 5.0, diagonal=True).factor)
+            found.append(weights_of(low, np.ones(80), 5.0, "diag").factor)
     finally:
         torch.set_num_threads(before)
     assert np.array_equal(*found)
@@ -281,7 +296,6 @@ def test_the_model_does_not_depend_on_threads(histories):
     ("change", "word"),
     [
         ({"rounds": {"user_fraction": 0.5}}, "rounds.user_fraction is 0.5"),
-        ({"update": {"clip": 2.0}}, "update.clip is set"),
         ({"update": {"structure": "colr"}}, "no other low-rank form"),
         ({"evaluation": {"protocol": "paper"}}, "No negatives are drawn"),
         ({"privacy": {"mechanism": "gaussian"}}, "sketch has only its 2 sums"),
@@ -318,10 +332,10 @@ def test_protected_sums_are_exact_integers(protection):
     plan = plan_of(3, protection={"name": protection})
     assert find_conflicts(plan) == []
     spec = vector_spec(plan, 100)
-    # 256 rows of 4 values, up to 1024 users of 2^18 steps; 3 x 5 x 2 candidates and the settings.
+    # 256 rows of 4 values, up to 1024 users of 2^18 steps; 7 x 3 candidates and the settings.
     assert spec.segments[0].length == 1024
     assert spec.segments[0].max_abs_sum == 1024 << 18
-    assert spec.segments[1].length == 31
+    assert spec.segments[1].length == 22
     kind = PROTECTIONS[protection]
     assert kind.plan(spec, preset=plan.protection.preset).error_bound < 1 / 4
 

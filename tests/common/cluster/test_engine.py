@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from conformance.histories import counted
 from world import ray_in_process
 from world.rounds import EXACT, KINDS
 
@@ -56,9 +57,7 @@ def learner_of(plan, executor):
 
 def everything(learner, users):
     """A round of training, and its measuring, with every reference."""
-    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
-    counted = learner.contribute("count", 1, shared, users, private)
-    shared = learner.server.apply("count", 1, shared, counted.vector)
+    shared, private = counted(learner, users)
     trained = learner.contribute("train", 2, shared, users, private)
     shared = learner.server.apply("train", 2, shared, trained.vector)
     measured = learner.contribute("evaluate", 3, shared, users, trained.private)

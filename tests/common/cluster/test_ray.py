@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 import torch
 from command import SMALL, sets
+from conformance.histories import counted
 from world.rounds import EXACT, KINDS
 
 from fedrec.cluster.engine import engine_of
@@ -251,9 +252,7 @@ def test_every_algorithm_trains_and_measures_there(kind, pair, plan_of, users):
     found = []
     for executor in (1, pair):
         learner = learner_of(plan_of(**(KINDS | EXACT)[kind]), executor)
-        shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
-        counted = learner.contribute("count", 1, shared, users, private)
-        shared = learner.server.apply("count", 1, shared, counted.vector)
+        shared, private = counted(learner, users)
         vectors = []
         for number in (2, 3):
             part = learner.contribute("train", number, shared, users, private)

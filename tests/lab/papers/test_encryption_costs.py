@@ -106,7 +106,7 @@ def test_the_page_has_these_sizes():
         assert cells == expected, f"{row.name}: write the page's table again"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_seconds_are_scaled_from_a_sample_where_they_must_be():
     paper, single, packed, bfv = own_costs(ROWS["topk/1-of-64"], sample=4)
     assert (single.sampled_values, packed.sampled_values, bfv.sampled_values) == (4, 4 * 105, 0)

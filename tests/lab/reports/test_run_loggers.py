@@ -253,7 +253,7 @@ def test_an_mlflow_server_has_every_number_and_its_loss_ends_nothing(
     assert (Path(alone.out.splitlines()[-1]) / "report.html").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_weights_and_biases_offline_gets_no_path_and_no_host(fedrec, settings_file, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     outcome = fedrec("simulate", settings_file, *SETTINGS, "--log", "wandb")
