@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 N_ITEMS, NEAR, ROUNDS = 40, 1e-5, (RoundId(2), RoundId(3))
 RANGES = {
     "pfedrec": (256.0, 1e-4), "fedrap": (4.0, NEAR), "sketch": (0.0, 1e-4), "fedals": (0.0, 3e-5),
-    "perfedrec": (0.0, 1e-3), "pfedgraph": (0.0, 1e-3),
+    "perfedrec": (0.0, 1e-4), "pfedgraph": (0.0, 1e-3),
 }  # fmt: skip
 """An `update.clip` that clips nothing here, as the default does (0: the default), and how near the
 default number of fraction bits comes then; as near as 1e-5, sums of sketch would take twice as
