@@ -114,6 +114,9 @@ def test_numbers_only_grow(folder):
     for number in (1, 9):
         with pytest.raises(KeysError, match="already made epoch 9"):
             rotate(folder, number=number)
+    with pytest.raises(KeysError, match="may be left out"):
+        rotate(folder, number=2**63)
+    assert rotate(folder).roster.epoch == 10
 
 
 def named(*starts):
