@@ -337,7 +337,7 @@ class Running(Kits):
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_guest_is_killed_and_comes_back_and_a_core_member_leaves_for_good(tmp_path):
+def test_a_guest_is_killed_and_comes_back_and_a_core_member_leaves_for_good(tmp_path, monkeypatch):
     with commands() as start:
         kits = Running(tmp_path, start)
         last = kits.until(len(CLIENTS))
@@ -345,6 +345,7 @@ def test_a_guest_is_killed_and_comes_back_and_a_core_member_leaves_for_good(tmp_
         last = kits.until(4, after=last)
         kits.running["e"] = kits.client("e", "e again")
         last = kits.until(len(CLIENTS), after=last)
+        monkeypatch.setenv("FEDREC_CLIENT__COORDINATOR", kits.address)
         fedrec(tmp_path, "client", "leave", str(kits.path / "clients" / "d" / "client.toml"))
         kits.running["a"].wait_for("key epoch 3")
         kits.running["d"].process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ from fedrec.showing import Tabular, html_table
 _MAGIC = "fedrec-catalogue"
 _MAJOR, _MINOR = 1, 0
 _HEADER = ["item_id", "title"]
+# Python refuses to read a number of thousands of digits.
+_VERSION = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,10 +271,10 @@ def _parse_preamble(path: str | Path, records: list[list[str]]) -> tuple[int, st
             f"{path} has the catalogue format {preamble[1]}. This fedrec reads {_MAJOR}.x.",
             remedy="Install the fedrec version that wrote it, or export it again with this one.",
         )
-    if not (preamble[2].isascii() and preamble[2].isdigit()) or records[1:2] != [_HEADER]:
+    if not _VERSION.fullmatch(preamble[2]) or records[1:2] != [_HEADER]:
         raise DataError(
-            f"{path} is damaged: version {preamble[2]!r}, header {records[1:2]}. Expected a number "
-            f"and {[_HEADER]}.",
+            f"{path} is damaged: version {preamble[2][:20]!r}, header {records[1:2]}. Expected a "
+            f"number and {[_HEADER]}.",
             remedy="Restore the file from a copy.",
         )
     return int(preamble[2]), preamble[3]

@@ -42,14 +42,6 @@ def measuring_goes_out(monkeypatch):
 
 
 @pytest.fixture
-def own(tmp_path):
-    """An executor of this test's own."""
-    made = ProcessExecutor(2, tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def lone(tmp_path):
     """An executor of this test's own with one process, where a second shows nothing more."""
     made = ProcessExecutor(1, tmp_path)
@@ -143,9 +135,10 @@ class Killing:
         monkeypatch.setattr(WorkerProcess, "tell", telling)
 
 
-def test_what_a_killed_worker_did_is_done_again(plan_of, play, same, own, monkeypatch, capsys):
+def test_what_a_killed_worker_did_is_done_again(plan_of, play, same, executor, monkeypatch, capsys):
     """Killed at its first task, at a later one, and between rounds."""
-    learner, alone = learner_of(plan_of(), own), play(learner_of(plan_of()))
+    learner, alone = learner_of(plan_of(), executor), play(learner_of(plan_of()))
+    own = executor._processes
     with monkeypatch.context() as patched:
         killing = Killing(patched, lambda task: task in (1, 6))
         same(play(learner), alone)
@@ -165,10 +158,12 @@ CORE = ("fedmf, colr", "sketch", "accelerated, candidates", "in files")
 @pytest.mark.parametrize(
     "kind", params(*CORE, long=[kind for kind in KINDS | EXACT if kind not in CORE])
 )
-def test_workers_measure_what_one_process_does(kind, plan_of, users, own, monkeypatch, tmp_path):
+def test_workers_measure_what_one_process_does(
+    kind, plan_of, users, executor, monkeypatch, tmp_path
+):
     """All protocols and references, and a worker that dies while it measures."""
     found = []
-    for workers in (1, own):
+    for workers in (1, executor):
         learner = Learner(
             plan_of(**(KINDS | EXACT).get(kind, {})),
             200,
@@ -177,7 +172,7 @@ def test_workers_measure_what_one_process_does(kind, plan_of, users, own, monkey
             also=("full", "sampled"),
             measure_withheld=True,
         )
-        if workers is own and kind == "in files":
+        if workers is executor and kind == "in files":
             monkeypatch.setattr(splits, "MOST_FILE_USERS", 30)
             users = users.in_files(tmp_path)
         shared, private = counted(learner, users)
@@ -192,15 +187,15 @@ def test_workers_measure_what_one_process_does(kind, plan_of, users, own, monkey
 
 
 def test_workers_that_always_die_end_the_round_and_not_the_engine(
-    plan_of, play, same, own, monkeypatch
+    plan_of, play, same, executor, monkeypatch
 ):
-    learner = learner_of(plan_of(), own)
+    learner = learner_of(plan_of(), executor)
     with monkeypatch.context() as patched:
         killing = Killing(patched, lambda task: True)
         with pytest.raises(TrainingError, match=r"died 5 times.*exit code -9") as caught:
             play(learner)
         assert "client.workers" in caught.value.remedy
-    assert own.processes == () and all(map(ended, killing.killed))
+    assert executor._processes.processes == () and all(map(ended, killing.killed))
     same(play(learner), play(learner_of(plan_of())))
 
 
@@ -282,11 +277,11 @@ def test_a_folder_that_is_not_there_is_told(plan_of, play, tmp_path):
 
 
 def test_closing_leaves_no_process_and_no_file(plan_of, play, same, tmp_path):
-    """Of three processes, and of those of a learner that is not closed."""
-    learner = learner_of(plan_of(), 3, scratch=tmp_path)
+    """Of two processes, and of those of a learner that is not closed."""
+    learner = learner_of(plan_of(), 2, scratch=tmp_path)
     same(play(learner), play(learner_of(plan_of())))
     pids = learner.local.executor._processes.processes
-    assert len(pids) == 3
+    assert len(pids) == 2
     assert [path.name for path in tmp_path.iterdir()]
     learner.local.close()
     assert all(map(ended, pids)) and not list(tmp_path.iterdir())
