@@ -119,6 +119,14 @@ def test_numbers_only_grow(folder):
     assert rotate(folder).roster.epoch == 10
 
 
+@pytest.mark.slow
+def test_a_number_that_could_not_be_read_again_changes_nothing(folder, people):
+    before = folder.membership
+    with pytest.raises(KeysError, match="does not fit 63 bits"):
+        keep(folder, before.with_member(people[3].public, NOW, users_cap=2**63))
+    assert folder.membership == before
+
+
 def named(*starts):
     """Return identities; who is found depends on their ids alone."""
 
