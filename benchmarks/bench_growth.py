@@ -13,7 +13,8 @@ processes.
     python benchmarks/bench_growth.py --users 1000000 --rounds 2 --repeat 2 --against ../before
 
 `--sample` is the number of users that are measured, `--share` the share of users that train, and
-`--against` measures another checkout with the same script, by turns with this one.
+`--against` measures another checkout with the same script, by turns with this one. `--rounds 0`
+ends after the count, which is measured three times.
 """
 
 from __future__ import annotations
@@ -116,9 +117,13 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
         users = made_up(n_users, folder)
         shared = learner.server.initial_shared()
         private = learner.local.initial_private(users)
-    with stage("count", folder):
-        part = learner.contribute("count", 1, shared, users, private)
-        shared = learner.server.apply("count", 1, shared, part.vector)
+    for _ in range(3):
+        with stage("count", folder):
+            part = learner.contribute("count", 1, shared, users, private)
+    if not options.rounds:
+        learner.local.close()
+        return
+    shared = learner.server.apply("count", 1, shared, part.vector)
     with stage("cohort", folder):
         learner.local.cohort(shared, users)
     chosen = np.random.default_rng(1).random(n_users) < options.share

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -102,6 +102,7 @@ def compare(
     *,
     document: str,
     released: Callable[[Path], Loop] | None = None,
+    arguments: Sequence[str] | None = None,
 ) -> None:
     """Time a round of each plan and of the loop in turn; print both, ratios and rates.
 
@@ -112,6 +113,7 @@ def compare(
         cost: the least work of a round.
         document: the benchmark's description.
         released: given the folder of the paper's code, a round of it; none without such code.
+        arguments: those of the command line, by default all.
     """
     parser = argparse.ArgumentParser(description=document)
     parser.add_argument("--runs", type=int, default=5)
@@ -120,7 +122,7 @@ def compare(
             "--released", type=Path, metavar="FOLDER", help="time the paper's code in it, too"
         )
     add_device(parser)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     papers = released(options.released) if released and options.released else None
     runs, device = options.runs, options.device
     users, n_items = ml_100k()

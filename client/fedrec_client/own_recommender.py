@@ -50,6 +50,7 @@ from fedrec.recommender import (
 from fedrec.recommender.ranking import RankedItems
 from fedrec.recommender.tail import LocalTail, TailFigures, check_tail_users, figures_of, weighed
 from fedrec.settings.schema import ClientSettings, Settings
+from fedrec.settings.validation import load_settings
 from fedrec_client.state.held_model import HeldModel, Which, read_held_model
 
 if TYPE_CHECKING:
@@ -467,6 +468,14 @@ def export_model(
         )
     if (folder / ENVIRONMENT_NAME).exists():
         check_run_folder(folder)
+    resolved = folder / "resolved.toml"
+    ours = held.plan.federation.name
+    if resolved.exists() and (found := load_settings(resolved, environ={}).federation.name) != ours:
+        raise DataError(
+            f"{folder} is the folder of a run of {found!r}, but the model is of {ours!r}. Nothing "
+            "was changed.",
+            remedy="Choose the folder of this federation's run, or a new one.",
+        )
     prepare_folder(folder, MODEL_NAME, force=force)
     _put_catalogue(held.catalogue, folder / CATALOGUE_NAME)
     file.save(folder / MODEL_NAME, private=protection.needs_reveal)

@@ -17,6 +17,7 @@ from typing import Any
 import numba
 
 from fedrec.data.public import cache_folder
+from fedrec.errors import SettingsError
 
 _PACKAGE = Path(__file__).parent
 _SOURCES = "algorithms/accelerators/*.py"
@@ -82,7 +83,7 @@ def _prepare_cache() -> bool:
     given, sources = os.environ.get("NUMBA_CACHE_DIR"), _sources()
     try:
         own = cache_folder() / "compiled" / sources
-    except RuntimeError:
+    except SettingsError:
         # An account without a home folder compiles at every start.
         return False
     folder = folder_for_compiled(Path(given) / sources if given else None, own)

@@ -287,6 +287,13 @@ def test_wrong_words_make_no_kit(here, data, arguments, text, capsys):
     assert not (here / "kits").exists()
 
 
+def test_the_catalogue_of_other_data_makes_no_kit(here, data, capsys):
+    Catalogue.of(["x"]).save(data.parent / "catalogue.csv")
+    assert trial(data) == 5
+    assert "catalogue.csv is not the catalogue of these data" in capsys.readouterr().err
+    assert not (here / "kits").exists()
+
+
 def test_a_second_call_and_a_coordinators_folder_are_refused(here, data, capsys):
     assert trial(data) == 0
     before = {path: path.read_bytes() for path in (here / "kits").rglob("*") if path.is_file()}

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.ids import UserId
-from fedrec.model.state import SharedState
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.learner import Learner
 from fedrec.wire.messages import RoundKind
 
@@ -49,3 +49,10 @@ def versions(learner: Learner, parties: Sequence[UserSplit]) -> Iterator[SharedS
         )
         shared = learner.server.apply(kind, round_id, shared, np.asarray(total))
         yield shared
+
+
+def counted(learner: Learner, users: UserSplit) -> tuple[SharedState, PrivateState]:
+    """Return the shared model after a counting round of these users, and their first values."""
+    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
+    part = learner.contribute("count", 1, shared, users, private)
+    return learner.server.apply("count", 1, shared, part.vector), private

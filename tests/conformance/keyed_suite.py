@@ -31,6 +31,20 @@ class KeyedSuite(ProtectionSuite):
         with pytest.raises((RevealRefused, MalformedUpdate)):
             party.member.reveal(self.total(party, [message, forged]), 2)
 
+    def test_a_sum_under_a_wrong_count_is_seen_when_revealed(self, party, message):
+        total = self.total(party, [message])
+        lied = total[:8] + (3).to_bytes(4, "little") + total[12:]
+        with pytest.raises(RevealRefused):
+            party.member.reveal(lied, 3)
+
+    def test_a_closed_member_does_nothing(self, party, message):
+        member = party.protection.member(party.context, party.secret)
+        member.close()
+        with pytest.raises(KeysError):
+            member.protect(np.zeros(self.spec.length, dtype=np.int64))
+        with pytest.raises(KeysError):
+            member.reveal(self.total(party, [message]), 1)
+
 
 class EncryptedSuite(KeyedSuite):
     """What only a protection can promise whose key for encrypting opens nothing."""

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from conformance.histories import counted
 from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS, Algorithm
@@ -114,13 +115,12 @@ class Party:
     @classmethod
     def of(cls, plan: Plan, users: UserSplit) -> Party:
         learner = Learner(plan, N_ITEMS, device="cpu")
-        private = learner.local.initial_private(users)
-        counts = learner.contribute("count", 1, learner.server.initial_shared(), users, private)
+        shared, private = counted(learner, users)
         return cls(
             learner=learner,
             algorithm=algorithm_of(plan, N_ITEMS),
             users=users,
-            shared=learner.server.apply("count", 1, learner.server.initial_shared(), counts.vector),
+            shared=shared,
             private=private,
         )
 

@@ -67,10 +67,20 @@ class Party(NamedTuple):
 
 
 def make_party(kind: type[Protection], preset: str, spec: VectorSpec = SPEC) -> Party:
-    """Return a protection for ``spec`` with fresh keys."""
+    """Return a protection for ``spec`` with fresh keys, and one for tags where it has them."""
     protection = kind(spec, kind.plan(spec, preset=preset))
     context, secret = protection.generate()
-    return Party(protection, context, secret, protection.member(context, secret))
+    tag_key = bytes(range(32)) if spec.tagged else None
+    member = protection.member(context, secret, tag_key=tag_key)
+    return Party(protection, context, secret, member)
+
+
+def summed(party: Party, *messages: bytes) -> bytes:
+    """Return the sum of these messages as a coordinator makes it."""
+    total = party.protection.accumulator(party.context)
+    for message in messages:
+        total.add(message)
+    return total.finish()
 
 
 def random_vectors(spec: VectorSpec, count: int, seed: int = 0) -> list[Integers]:
@@ -169,10 +179,7 @@ class ProtectionSuite(PlanSuite):
 
     @staticmethod
     def total(party: Party, messages: list[bytes]) -> bytes:
-        accumulator = party.protection.accumulator(party.context)
-        for message in messages:
-            accumulator.add(message)
-        return accumulator.finish()
+        return summed(party, *messages)
 
     def test_a_single_message_comes_back(self, party):
         (vector,) = random_vectors(self.spec, 1)

@@ -6,11 +6,12 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from world.chaos import Chaos, random_rules, volatile_free
-from world.machine import World, blob, header
+from world.machine import World, blob, rules
+from world.traffic import Chaos, volatile_free
 
 from fedrec.errors import FolderInUse, SettingsError, StorageError
 from fedrec.ids import RoundId
@@ -28,14 +29,12 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from {module} import {suite}
-from world.chaos import Chaos, random_rules
-from world.machine import World
+from world.traffic import Chaos
 from conformance.store_suite import IDENTITY, durable, entry
 
 suite, commits = {suite}(), 0
 store = suite.open(Path(sys.argv[1]), IDENTITY)
-rules, n_clients = random_rules({seed})
-world = World.new(rules, n_clients)
+chaos = Chaos({seed})
 
 def commit(changes):
     global commits
@@ -47,8 +46,7 @@ def commit(changes):
     if commits == {commits}:
         os.kill(os.getpid(), signal.SIGKILL)
 
-world.commit = commit
-chaos = Chaos(world, {seed})
+chaos.world.commit = commit
 while True:
     chaos.act()
 """
@@ -75,44 +73,6 @@ class StoreSuite(ABC):
     ) -> Store:
         """Open the store in a folder."""
 
-    @pytest.mark.parametrize("seed", range(12))
-    def test_what_was_committed_is_loaded(self, tmp_path, seed):
-        rules, n_clients = random_rules(seed)
-        world = World.new(rules, n_clients)
-        store = self.open(tmp_path, IDENTITY)
-        world.commit = lambda changes: store.commit(durable(changes), [])
-        chaos = Chaos(world, seed)
-        for number in range(120):
-            chaos.act()
-            if number % 20 == 0:
-                store.close()
-                store = self.open(tmp_path, IDENTITY)
-                world.commit = lambda changes, to=store: to.commit(durable(changes), [])
-            found = store.load(world.state.rules, world.state.roster)
-            assert volatile_free(found) == volatile_free(world.state)
-        self._check_published(store, world)
-        store.close()
-
-    def _check_published(self, store: Store, world: World) -> None:
-        after = RoundId(0)
-        for change in world.published:
-            record = store.next_published(after)
-            assert record is not None and store.published(record.round) == record
-            assert (record.round, record.kind, record.blob) == (
-                change.round,
-                change.kind,
-                change.blob,
-            )
-            found = {found.client_id for found in record.contributions}
-            assert found == world.counted[record.round]
-            assert record.statement == change.statement
-            for client_id in found:
-                counted = store.counted(record.round, client_id)
-                assert counted == header(record.round, client_id) or counted is not None
-            after = record.round
-        assert store.next_published(after) is None
-        assert store.bytes_after(RoundId(0)) == sum(c.blob.length for c in world.published)
-
     @pytest.mark.parametrize("commits", [1, 7, 23])
     def test_killed_process_loses_nothing(self, tmp_path, commits):
         seed = 8
@@ -127,22 +87,20 @@ class StoreSuite(ABC):
             check=False,
         )
         assert ended.returncode == -9, ended.stderr
-        rules, n_clients = random_rules(seed)
-        world = World.new(rules, n_clients)
-        chaos = Chaos(world, seed)
+        chaos = Chaos(seed)
         wanted: list[State] = []
 
         def commit(changes: Sequence[Change]) -> None:
             if durable(changes):
-                wanted.append(world.state)
+                wanted.append(chaos.world.state)
 
-        world.commit = commit
+        chaos.world.commit = commit
         while len(wanted) <= commits:
             chaos.act()
         # The state before the next durable commit is the one after the last.
-        store = self.open(tmp_path, IDENTITY)
-        found = store.load(rules, world.state.roster)
-        assert volatile_free(found) == volatile_free(wanted[commits])
+        last = wanted[commits]
+        store = self.open(tmp_path, replace(IDENTITY, epoch=last.rules.epoch))
+        assert volatile_free(store.load(last.rules, last.roster)) == volatile_free(last)
         assert [e.round for e in store.entries(0, 1000)] == list(range(commits))
         store.close()
 
@@ -153,18 +111,17 @@ class StoreSuite(ABC):
             if name in full:
                 raise StorageError("The disk is full.")
 
-        rules, n_clients = random_rules(1)
-        world = World.new(rules, n_clients)
+        world = World.new(rules(), 5)
         store = self.open(tmp_path, IDENTITY, failpoint)
         world.commit = lambda changes: store.commit(durable(changes), [entry(0)])
         full.append("rows.commit")
         with pytest.raises(StorageError):
-            world.tick(*range(n_clients))
-        assert store.load(rules, world.state.roster).current is None
+            world.tick(*range(5))
+        assert store.load(world.state.rules, world.state.roster).current is None
         assert store.entries(0, 10) == []
         full.clear()
-        world.tick(*range(n_clients))
-        assert store.load(rules, world.state.roster).current is not None
+        world.tick(*range(5))
+        assert store.load(world.state.rules, world.state.roster).current is not None
         store.close()
 
     def test_journal_is_paged_in_order(self, tmp_path):

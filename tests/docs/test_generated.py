@@ -42,11 +42,6 @@ def test_markdown_has_a_row_for_every_setting():
     assert all(line.replace("\\|", "").count("|") == 5 for line in rows)
 
 
-def test_every_setting_is_in_the_reference():
-    text = (REFERENCE / "settings.md").read_text(encoding="utf-8")
-    assert [key for key in all_settings() if f"`{key}`" not in text] == []
-
-
 def test_every_error_is_in_the_reference():
     text = (REFERENCE / "errors.md").read_text(encoding="utf-8")
     assert [code for code in ERRORS if f"| `{code}` |" not in text] == []

@@ -12,9 +12,6 @@ from contextlib import contextmanager
 import pytest
 from world.kits import Command, Kits, commands, events_of, fedrec, wait_for_event, wrong_clock
 
-from fedrec.data import generate
-from fedrec.data.writing import write_interactions
-
 OLDER = "import fedrec.wire.messages as messages; messages.PROTOCOL_VERSION = '7.0'"
 WAITING, JOINED = "waiting_to_join", "joined"
 FINISHED = "all rounds are published"
@@ -286,17 +283,8 @@ def run_fedrec(tmp_path):
 @pytest.fixture
 def kits(tmp_path):
     """The kits of a trial with three clients."""
-    made = generate(
-        n_users=30, n_items=60, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
-    )
-    write_interactions(tmp_path / "data.csv", made.interactions)
     with commands() as start:
-        command = start(
-            tmp_path / "provision.log", "provision", "--data", "data.csv", "--clients", "a,b,c",
-            "--address", "127.0.0.1:1",
-        )  # fmt: skip
-        assert command.ended() == 0, command.output
-    return tmp_path / "kits"
+        return Kits(tmp_path, start).path
 
 
 def coordinator(kits, **changes):
@@ -323,7 +311,8 @@ def test_folders_where_nothing_can_be_written(kits, run_fedrec):
         ],
         f"--into: '{NOWHERE}' cannot be written": ["keys", "authority", "run", "127.0.0.1:1",
             "--once", "--into", NOWHERE],
-        f"--into: '{NOWHERE}/x' cannot be created": ["provision", "--into", f"{NOWHERE}/x"],
+        f"--into: '{NOWHERE}/x' cannot be created": ["provision", "--data", "data.csv",
+            "--into", f"{NOWHERE}/x"],
     }.items():  # fmt: skip
         text = run_fedrec(*arguments)
         assert text.startswith(f"error [settings]: {named}"), text

@@ -105,24 +105,6 @@ def resume_command(stopped):
     return arguments
 
 
-def test_a_port_that_is_taken(workspace, start, tmp_path):
-    first = start(tmp_path / "first.log", "coordinator", "run", str(workspace.parties.coordinator))
-    port = json.loads(first.first_line())["address"].rpartition(":")[2]
-    settings = workspace.parties.coordinator
-    text = settings.read_text()
-    settings.write_text(text.replace("port = 0", f"port = {port}").replace(
-        'state = "coordinator"', 'state = "another"'
-    ))  # fmt: skip
-    second = start(tmp_path / "second.log", "coordinator", "run", str(settings))
-    assert second.ended() == 2
-    assert second.out == ""
-    assert "coordinator.port" in second.output
-    assert port in second.output
-    assert "Traceback" not in second.output
-    first.interrupt()
-    assert first.ended() == 130, first.output
-
-
 def test_an_interrupted_coordinator_says_how_to_go_on(workspace, start, tmp_path):
     call = ("coordinator", "run", str(workspace.parties.coordinator))
     first = start(tmp_path / "first.log", *call)
@@ -136,15 +118,6 @@ def test_an_interrupted_coordinator_says_how_to_go_on(workspace, start, tmp_path
     second.process.terminate()
     assert second.ended() == 0, second.output
     assert "To resume" not in second.output
-
-
-def test_a_state_folder_that_is_in_use(workspace, start, tmp_path):
-    call = ("coordinator", "run", str(workspace.parties.coordinator))
-    first = start(tmp_path / "first.log", *call)
-    first.first_line()
-    second = start(tmp_path / "second.log", *call)
-    assert second.ended() == 1
-    assert "coordinator.state" in second.output
 
 
 def test_the_coordinator_imports_no_torch_and_without_a_page_no_web_server():

@@ -71,8 +71,8 @@ def settings(folder, *, algorithm="fedals", total=5000):
 @pytest.mark.parametrize(
     ("arguments", "number", "begun"),
     [
-        (SIMULATE, signal.SIGTERM, "round 50/"),
         (SEEDS, signal.SIGHUP, "round 1/"),
+        pytest.param(SIMULATE, signal.SIGTERM, "round 50/", marks=pytest.mark.long),
         pytest.param(SIMULATE, signal.SIGHUP, "round 50/", marks=pytest.mark.long),
         pytest.param(EVALUATE, signal.SIGTERM, "round ", marks=pytest.mark.long),
     ],
@@ -273,7 +273,7 @@ def test_stops_in_the_middle_of_rounds_and_while_clients_wait(parties, stops):
     parties.until_rounds(1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_client_that_slept_while_the_run_ended(parties):
     """The coordinator ends by itself; who calls meanwhile waits, and hears of the end later."""
     parties.until_rounds(1)

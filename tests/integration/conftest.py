@@ -1,5 +1,7 @@
 """One event loop for all coordinators, and federations that end with their test."""
 
+from pathlib import Path
+
 import pytest
 import structlog
 from world.bench import Bench
@@ -10,6 +12,7 @@ from fedrec.wire.link import Link
 from fedrec_authority.delivery import AuthorityEvent
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import Revealer
+from fedrec_client.round.local_model import LocalModel
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +69,32 @@ def revealing():
     yield start
     for revealer in started:
         revealer.close()
+
+
+class Spoiler:
+    """Adds what 51 users may to a value of its training rounds; there are 40.
+
+    Attributes:
+        folder: of the client that does.
+        rounds: how many of its training rounds it still spoils.
+    """
+
+    def __init__(self, monkeypatch):
+        self.folder: Path | None = None
+        self.rounds = 1
+        honest = LocalModel.contribute
+
+        def contribute(model, kind, participating):
+            made = honest(model, kind, participating)  # type: ignore[arg-type]
+            if kind == "train" and model._store.folder == self.folder and self.rounds:
+                self.rounds -= 1
+                layout = model._learner.server.travelling.layout(kind, model.shared)
+                made.vector[0] = 51 * layout.tensors[0].bound
+            return made
+
+        monkeypatch.setattr(LocalModel, "contribute", contribute)
+
+
+@pytest.fixture
+def spoiler(monkeypatch):
+    return Spoiler(monkeypatch)

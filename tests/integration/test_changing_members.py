@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,19 +12,15 @@ from world.bench import Bench, accepted, compute, federal, invite, never_met, pl
 from world.children import CoordinatorProcess, KillCoordinator, close_all
 from world.clock import DEADLINE_SECONDS, poll
 from world.federation import keep, rotate
-from world.links import Gate, Passing
+from world.held_steps import until_others_are_done
+from world.links import Gate
 from world.parties import Client, operators_link
 from world.plans import params
 
-from fedrec.errors import NotInRoster, ProtocolError
-from fedrec.identity.authority import Authority
+from fedrec.errors import NotInRoster
 from fedrec.identity.identity import Identity
-from fedrec.ids import RoundId
-from fedrec.wire.messages import UploadHeader
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder
-from fedrec_authority.folder.folder_changes import make_epoch
-from fedrec_client.connecting import open_link
 from fedrec_server.run.presence import LIVE_SECONDS
 
 
@@ -62,11 +57,26 @@ def check_members(federation, numbers):
     return [played.clients for played in rounds]
 
 
-@pytest.mark.parametrize("protection", params("bfv", "masks", long=["none"]))
-def test_a_client_joins_while_a_round_is_in_progress(found, protection):
-    federation = found(plan_of(protection, 3), 4, prepare=lambda bench: never_met(bench, 3))
+PATIENT = {"masks": {"mask_step_seconds": 60.0}}
+"""Settings of a plan whose steps wait for whoever is held."""
+
+
+@pytest.mark.parametrize(
+    "held",
+    params(
+        ("bfv", "vector"),
+        ("masks", "signature"),
+        long=[("none", "vector"), *(("masks", step) for step in ("keys", "shares", "answer"))],
+    ),
+    ids=" ".join,
+)
+def test_a_client_joins_while_a_round_is_in_progress(found, held):
+    """The round ends in its own epoch with all its clients. The next one is of the new."""
+    protection, step = held
+    plan = plan_of(protection, 3, **PATIENT.get(protection, {}))
+    federation = found(plan, 4, prepare=lambda bench: never_met(bench, 3))
     owners = Authorities(federation)
-    gate, until_it_is_there = Gate(3), Gate(4)
+    gate, until_it_is_there = Gate(3, step), Gate(4, "keys" if protection == "masks" else "vector")
     clients = [federation.client(0, wrap=lambda link: gate(until_it_is_there(link)))]
     clients += [federation.client(1), federation.client(2)]
     try:
@@ -97,7 +107,7 @@ def test_a_client_joins_while_a_round_is_in_progress(found, protection):
     kinds = [event.kind for event in federation.journal()]
     assert "round abandoned" not in kinds
     assert kinds.count("key epoch began") == 1
-    assert {round_.epoch for round_ in federation.published()} == {2, 3}
+    assert [round_.epoch for round_ in federation.published()] == [2, 2, 2, 3, 3]
     assert owners.delivery.look() and "epoch began" in owners.names()
     engine = federation.coordinator.engine
     assert engine.applications.waiting(engine.run.federation.keys.roster) == []
@@ -106,19 +116,29 @@ def test_a_client_joins_while_a_round_is_in_progress(found, protection):
         assert "epoch_changed" in {event.name for event in client.events}
 
 
-@pytest.mark.parametrize("algorithm", params("fedrap", long=["fedmf"]))
-def test_a_client_is_removed_while_a_round_is_in_progress(found, algorithm):
+@pytest.mark.parametrize(
+    "held",
+    params(
+        ("bfv", "fedrap", "vector"),
+        ("masks", "fedmf", "vector"),
+        long=[
+            ("bfv", "fedmf", "vector"),
+            *(("masks", "fedmf", step) for step in ("keys", "shares")),
+        ],
+    ),
+    ids=" ".join,
+)
+def test_a_client_is_removed_while_a_round_is_in_progress(found, held):
     """The round is abandoned, and moves nothing: fedrap's steps count published ones."""
-    federation = found(plan_of("bfv", 3, algorithm), 4)
+    protection, algorithm, step = held
+    federation = found(plan_of(protection, 3, algorithm, **PATIENT.get(protection, {})), 4)
     owners = Authorities(federation)
-    gate = Gate(3)
+    gate = Gate(3, step)
     clients = [federation.client(0, wrap=gate)]
     clients += [federation.client(number) for number in (1, 2)]
     removed = federation.client(3)
     with gate:
-        assert gate.reached.wait(DEADLINE_SECONDS)
-        for client in (*clients[1:], removed):
-            client.wait_for("sent", 3)
+        until_others_are_done(federation, gate, step)
         removed_id = Identity.load(federation.bench.state(3)).client_id
         owners.remove(removed_id[:20])
         made = owners.rotate()
@@ -130,52 +150,10 @@ def test_a_client_is_removed_while_a_round_is_in_progress(found, algorithm):
     assert all(clients == {0, 1, 2} for clients in counted[2:])
     (abandoned,) = [e for e in federation.journal() if e.kind == "round abandoned"]
     assert (abandoned.round, abandoned.fields["reason"]) == (3, "the key epoch changed")
+    assert [round_.epoch for round_ in federation.published()] == [1, 1, 2, 2, 2]
     again = federation.client(3)
     assert isinstance(again.failure(), NotInRoster)
     assert "waiting_to_join" not in {event.name for event in again.events}
-
-
-def test_removed_member_open_connection(found):
-    """The connection stays open and the certificate valid; the next call is refused, whatever."""
-    federation = found(plan_of("bfv", 3), 4)
-    owners = Authorities(federation)
-    sent: list[tuple[UploadHeader, bytes]] = []
-
-    class Kept(Passing):
-        def submit_update(self, header, payload):
-            sent.append((header, payload))
-            return self.link.submit_update(header, payload)
-
-    removed = federation.client(3, wrap=Kept)
-    # Three clients are enough for a round: this one must be there before the others are.
-    removed.wait_for("joined")
-    clients = [federation.client(number) for number in range(3)]
-    removed.wait_for("sent", 1)
-    header, payload = sent[0]
-    fresh = open_link(federation.bench.client_settings(3, federation.address))
-    assert fresh.federation(header.client_id).epoch == 1
-    owners.remove(header.client_id)
-    owners.rotate()
-    assert isinstance(removed.failure(), NotInRoster)
-    try:
-        with pytest.raises(NotInRoster):
-            fresh.next_task(header.client_id, header.run, RoundId(0), wait_seconds=0.0)
-        with pytest.raises(NotInRoster):
-            fresh.published(header.client_id, header.run, RoundId(0))
-        with pytest.raises(NotInRoster):
-            fresh.submit_update(header, payload)
-        newer = replace(header, epoch=2)
-        identity = Identity.load(federation.bench.state(3))
-        signed = replace(newer, signature=identity.sign(newer.statement()))
-        with pytest.raises(NotInRoster):
-            fresh.submit_update(signed, payload)
-        with pytest.raises(NotInRoster) as seen:
-            fresh.federation(header.client_id)
-        assert seen.value.code == "not_a_member"
-    finally:
-        fresh.close()
-    for client in clients:
-        assert client.result().reason == "all rounds are published"
 
 
 def test_a_client_that_missed_two_rotations_takes_a_snapshot(found):
@@ -214,35 +192,6 @@ def test_a_client_that_missed_two_rotations_takes_a_snapshot(found):
     bench = federation.bench
     assert len({bench.model(number) for number in range(4)}) == 1
     assert [round_.epoch for round_ in federation.published()][:3] == [1, 1, 2]
-
-
-def test_forged_older_and_foreign_epochs_are_refused(found):
-    federation = found(plan_of("bfv", 3), 3)
-    owners = Authorities(federation)
-    bench = federation.bench
-    first = owners.folder.newest
-    owners.rotate()
-    poll(lambda: owners.link.status().epoch == 2)
-
-    foreign = make_epoch(Authority.create(), bench.plan, 60, first.roster.members, number=9)
-    with pytest.raises(ProtocolError, match="signed epoch"):
-        owners.link.install_epoch(foreign.to_json())
-    with pytest.raises(ProtocolError, match="Epoch 1 is not above 2"):
-        owners.link.install_epoch(first.to_json())
-    second = owners.folder.newest
-    forged = second.to_json().replace(b'\\"epoch\\":2', b'\\"epoch\\":7')
-    assert forged != second.to_json()
-    with pytest.raises(ProtocolError, match="signature"):
-        owners.link.install_epoch(forged)
-    other = plan_of("none", 3)
-    authority = owners.folder.authority
-    unfit = make_epoch(authority, other, 60, first.roster.members, number=9)
-    with pytest.raises(ProtocolError, match="other settings"):
-        owners.link.install_epoch(unfit.to_json())
-    with pytest.raises(ProtocolError, match="not valid JSON"):
-        owners.link.install_epoch(b"nonsense")
-    assert owners.link.install_epoch(second.to_json()), "the present one again is no error"
-    assert owners.link.status().epoch == 2
 
 
 @pytest.mark.parametrize("place", params("rows.committed", long=["file.rename", "epoch.ack"]))

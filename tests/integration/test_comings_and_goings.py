@@ -2,7 +2,6 @@
 
 import re
 import signal
-import socket
 import threading
 import time
 from contextlib import closing, contextmanager
@@ -10,13 +9,11 @@ from contextlib import closing, contextmanager
 import pytest
 from world.bench import plan_of
 from world.clock import DEADLINE_SECONDS, poll
-from world.kits import commands
+from world.kits import Kits, commands, fedrec
 from world.links import Gate, Passing
 from world.parties import check_against_one_process
 from world.plans import params
 
-from fedrec.data import generate
-from fedrec.data.writing import write_interactions
 from fedrec.identity.certificates import Credentials
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.chunks import Blob
@@ -229,7 +226,7 @@ STOPPED = 130
 
 @contextmanager
 def operator(kits):
-    own = Credentials.load(kits.kits / "authority" / "operator.pem", "operator.pem")
+    own = Credentials.load(kits.path / "authority" / "operator.pem", "operator.pem")
     with closing(AdminLink(kits.address, own)) as link:
         yield link
 
@@ -254,7 +251,7 @@ def test_a_guest_stops_and_a_core_member_stops(tmp_path, protection):
     """The deadline, ten minutes, is never waited for, nor what a step under masks may take."""
     slow = {"deadline_seconds": 600.0, "protection": protection}
     with commands() as start:
-        kits = Kits(tmp_path, start, f'"{GUEST}"', **slow)
+        kits = Running(tmp_path, start, **slow)
         with operator(kits) as link:
             last = kits.until(5)
             stop_in_a_round(link, GUEST, kits.running[GUEST])
@@ -263,7 +260,7 @@ def test_a_guest_stops_and_a_core_member_stops(tmp_path, protection):
             last = kits.until(4, after=last)
             waited = time.monotonic() - began
             assert waited < 60, waited
-            kits.running[GUEST] = kits.client(GUEST, again="-back")
+            kits.running[GUEST] = kits.client(GUEST, f"{GUEST} again")
             last = kits.until(5, after=last)
             assert link.status().clients_here == 5
 
@@ -275,11 +272,11 @@ def test_a_guest_stops_and_a_core_member_stops(tmp_path, protection):
             assert shown.ended() == 0, shown.output
             assert any(line.split()[:2] == ["d", "stopped"] for line in shown.out.splitlines())
 
-            broken = kits.client("d", "--data", "nowhere.csv", again="-broken")
+            broken = kits.client("d", "d broken", "--data", "nowhere.csv")
             assert broken.ended() != 0
             status = member(link.status(), "d")
             assert status.state in ("stopped", "cannot_start") and "[" in status.why, status
-            kits.running["d"] = kits.client("d", again="-back")
+            kits.running["d"] = kits.client("d", "d again")
             kits.until(5, after=link.status().published_round)
             found = link.status()
             assert found.clients_here == 5, found.members
@@ -292,7 +289,7 @@ def test_a_guest_stops_and_a_core_member_stops(tmp_path, protection):
 @pytest.mark.long
 def test_who_is_killed_is_away_after_what_it_takes(tmp_path):
     with commands() as start:
-        kits = Kits(tmp_path, start, f'"{GUEST}"', deadline_seconds=20.0)
+        kits = Running(tmp_path, start, deadline_seconds=20.0)
         with operator(kits) as link:
             last = kits.until(5)
             kits.running[GUEST].kill()
@@ -303,55 +300,25 @@ def test_who_is_killed_is_away_after_what_it_takes(tmp_path):
 
 def asked(kits):
     """Return how an operator's command is told who asks."""
-    return "--operator", str(kits.kits / "authority" / "operator.pem")
+    return "--operator", str(kits.path / "authority" / "operator.pem")
 
 
 CLIENTS = "abcde"
 ROUNDS = 300
 
 
-class Kits:
+class Running(Kits):
     """The kits of five clients, and the processes that were started from them."""
 
-    def __init__(self, folder, start, go_on="", *, deadline_seconds=5.0, protection="bfv"):
-        self.folder, self._start = folder, start
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
-        made = generate(
-            n_users=40, n_items=60, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
-        )
-        write_interactions(folder / "data.csv", made.interactions)
-        given = ("--data", "data.csv", "--clients", ",".join(CLIENTS), "--address", self.address)
-        self.call("provision", "unused.toml", *given, "--into", "unused")
-        text = (folder / "unused.toml").read_text()
-        rounds = f"total = {ROUNDS}\ndeadline_seconds = {deadline_seconds}"
-        text = re.sub(r"(?m)^total = .*$", rounds, text)
-        text = text.replace('name = "bfv"', f'name = "{protection}"')
-        text = text.replace("# go_on = []", f"go_on = [{go_on}]")
-        (folder / "federation.toml").write_text(text)
-        self.call("provision", "federation.toml")
-        self.kits = folder / "kits"
-        start(
-            folder / "coordinator.log",
-            *("coordinator", "run", str(self.kits / "coordinator" / "coordinator.toml")),
-        ).first_line()
-        start(
-            folder / "authority.log",
-            *("keys", "authority", "run", self.address, "--every-seconds", "0.2"),
-            *("--into", str(self.kits / "authority")),
-        )
+    def __init__(self, folder, start, *, deadline_seconds=5.0, protection="bfv"):
+        super().__init__(
+            folder, start, clients=CLIENTS, protection=protection, total=ROUNDS,
+            rounds=f"deadline_seconds = {deadline_seconds}", parties=f'go_on = ["{GUEST}"]',
+        )  # fmt: skip
+        self.folder = folder
+        self.coordinator()
+        self.authority()
         self.running = {name: self.client(name) for name in CLIENTS}
-
-    def call(self, *arguments):
-        """Run a command to its end."""
-        command = self._start(self.folder / "calls.log", *arguments)
-        assert command.ended() == 0, command.output
-
-    def client(self, name, *flags, again=""):
-        """Start a client."""
-        kit = self.kits / "clients" / name / "client.toml"
-        return self._start(self.folder / f"{name}{again}.log", "client", "run", str(kit), *flags)
 
     def until(self, counted, *, after=0, rounds=3):
         """Wait for so many rounds in a row over so many clients; return the last one's number."""
@@ -370,15 +337,16 @@ class Kits:
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_guest_is_killed_and_comes_back_and_a_core_member_leaves_for_good(tmp_path):
+def test_a_guest_is_killed_and_comes_back_and_a_core_member_leaves_for_good(tmp_path, monkeypatch):
     with commands() as start:
-        kits = Kits(tmp_path, start, go_on='"e"')
+        kits = Running(tmp_path, start)
         last = kits.until(len(CLIENTS))
         kits.running["e"].process.kill()
         last = kits.until(4, after=last)
-        kits.running["e"] = kits.client("e", again="-back")
+        kits.running["e"] = kits.client("e", "e again")
         last = kits.until(len(CLIENTS), after=last)
-        kits.call("client", "leave", str(kits.kits / "clients" / "d" / "client.toml"))
+        monkeypatch.setenv("FEDREC_CLIENT__COORDINATOR", kits.address)
+        fedrec(tmp_path, "client", "leave", str(kits.path / "clients" / "d" / "client.toml"))
         kits.running["a"].wait_for("key epoch 3")
         kits.running["d"].process.kill()
         kits.until(4, after=last)

@@ -82,21 +82,48 @@ def check_finished(federation):
     assert {bench.model(number) for number in range(bench.n_clients)} == {merged().model}
 
 
-def test_a_client_killed_in_training_and_around_the_upload(found):
-    federation = found(plan_of("bfv"))
+TRAINING = (
+    KillClient(place="before the upload", round=1),
+    KillClient(place="in training", round=2),
+    KillClient(place="protected", round=3),
+    KillClient(place="sent", round=3),
+    KillClient(place="sent", round=5),
+)
+STEPS = (
+    KillClient(place="before keys", round=1),
+    KillClient(place="after keys", round=1),
+    KillClient(place="before shares", round=2),
+    KillClient(place="after shares", round=2),
+    KillClient(place="before the upload", round=2),
+    KillClient(place="before signature", round=3),
+    KillClient(place="after signature", round=3),
+    KillClient(place="before answer", round=4),
+    KillClient(place="after answer", round=5),
+)
+CTRL_C = tuple(
+    KillClient(place=place, round=round_id, number=signal.SIGINT)
+    for place, round_id in (
+        ("joined", None), ("in training", 2), ("protected", 3), ("before the upload", 4),
+        ("sent", 5),
+    )
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("protection", "kills"),
+    [("bfv", TRAINING), ("masks", STEPS), ("none", CTRL_C)],
+    ids=["killed", "killed in every masked step", "stopped by Ctrl-C"],
+)
+def test_a_client_killed_or_stopped_anywhere(found, protection, kills):
+    federation = found(plan_of(protection))
     for number in range(VICTIM):
         federation.client(number)
     children: list[Child] = []
     with ending(children):
-        for kill in (
-            KillClient(place="before the upload", round=1),
-            KillClient(place="in training", round=2),
-            KillClient(place="protected", round=3),
-            KillClient(place="sent", round=3),
-            KillClient(place="sent", round=5),
-        ):
+        for kill in kills:
             children.append(ClientProcess(federation.bench, VICTIM, federation.address, kill))
-            assert children[-1].ended() == -signal.SIGKILL, kill
+            ended = INTERRUPTED if kill.number == signal.SIGINT else -kill.number
+            assert children[-1].ended(kill) == ended, kill
         children.append(ClientProcess(federation.bench, VICTIM, federation.address))
         assert children[-1].answer() == "all rounds are published"
         check_finished(federation)
@@ -135,48 +162,6 @@ def needed_blocks(state):
     with PrivateStore(state, read_only=True) as store:
         versions = [read_manifest(state / ref.name) for ref in store.state.private_files()]
     return set().union(*(names_in(version or {}) for version in versions))
-
-
-def test_a_client_killed_in_every_step_of_a_masked_round(found):
-    federation = found(plan_of("masks"))
-    for number in range(VICTIM):
-        federation.client(number)
-    children: list[Child] = []
-    with ending(children):
-        for kill in (
-            KillClient(place="before keys", round=1),
-            KillClient(place="after keys", round=1),
-            KillClient(place="before shares", round=2),
-            KillClient(place="after shares", round=2),
-            KillClient(place="before the upload", round=2),
-            KillClient(place="before signature", round=3),
-            KillClient(place="after signature", round=3),
-            KillClient(place="before answer", round=4),
-            KillClient(place="after answer", round=5),
-        ):
-            children.append(ClientProcess(federation.bench, VICTIM, federation.address, kill))
-            assert children[-1].ended(kill) == -signal.SIGKILL, kill
-        children.append(ClientProcess(federation.bench, VICTIM, federation.address))
-        assert children[-1].answer() == "all rounds are published"
-        check_finished(federation)
-
-
-def test_a_client_stopped_by_ctrl_c_anywhere(found):
-    federation = found(plan_of("none"))
-    for number in range(VICTIM):
-        federation.client(number)
-    children: list[Child] = []
-    with ending(children):
-        for place, round_id in (
-            ("joined", None), ("in training", 2), ("protected", 3), ("before the upload", 4),
-            ("sent", 5),
-        ):  # fmt: skip
-            stop = KillClient(place=place, round=round_id, number=signal.SIGINT)
-            children.append(ClientProcess(federation.bench, VICTIM, federation.address, stop))
-            assert children[-1].ended(stop) == INTERRUPTED, stop
-        children.append(ClientProcess(federation.bench, VICTIM, federation.address))
-        assert children[-1].answer() == "all rounds are published"
-        check_finished(federation)
 
 
 def test_a_client_killed_half_way_through_its_upload(found):
@@ -268,7 +253,7 @@ MASKED = [
 @pytest.mark.parametrize(
     ("protection", "algorithm", "kills"),
     [
-        (
+        pytest.param(
             "none",
             "fedmf",
             [
@@ -276,6 +261,7 @@ MASKED = [
                 KillCoordinator(failpoint="rows.commit", round=4, phase="summing", counted=3),
                 KillCoordinator(failpoint="rows.committed", round=5, phase="summing", counted=3),
             ],
+            marks=pytest.mark.long,
         ),
         (
             "none",
@@ -436,11 +422,6 @@ def play(folder, protection, *, total, kills, seed):
     models = {bench.model(number) for number in range(bench.n_clients)}
     assert models == {undisturbed.model}, f"seed {seed}: {parties.kills}"
     return parties
-
-
-def test_a_client_killed_at_random_instants(tmp_path):
-    parties = play(tmp_path, "bfv", total=8, kills=4, seed=1)
-    assert parties.kills
 
 
 @pytest.mark.long

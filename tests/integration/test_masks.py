@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from integration.test_changing_members import Authorities, check_members
-from world.bench import invite, never_met, plan_of
+from world.bench import plan_of
 from world.children import ClientProcess, KillClient, close_all
-from world.clock import DEADLINE_SECONDS, poll
+from world.clock import poll
 from world.held_steps import (
     N_CLIENTS,
     Gate,
@@ -268,29 +268,6 @@ def test_of_nine_clients_one_vanishes_after_its_shares_and_six_are_published(fou
 ROUND = 3
 
 
-@pytest.mark.parametrize("step", params("vector", long=["keys", "shares"]))
-def test_a_member_is_removed(found, step):
-    """The round is abandoned where it stands, and those who are left go on in the new epoch."""
-    federation = found(plan_of("masks", 3, mask_step_seconds=60.0), 4)
-    owners, gate = Authorities(federation), Gate(ROUND, step)
-    clients = [federation.client(0, wrap=gate)]
-    clients += [federation.client(number) for number in (1, 2)]
-    removed = federation.client(3)
-    with gate:
-        until_others_are_done(federation, gate, step)
-        owners.remove(Identity.load(federation.bench.state(3)).client_id[:20])
-        made = owners.rotate()
-        assert owners.link.status().epoch == made.roster.epoch == 2
-        assert isinstance(removed.failure(), NotInRoster)
-    for client in clients:
-        assert client.result().reason == "all rounds are published"
-    counted = check_members(federation, [0, 1, 2])
-    assert all(clients == {0, 1, 2} for clients in counted[ROUND - 1 :])
-    (abandoned,) = [e for e in federation.journal() if e.kind == "round abandoned"]
-    assert (abandoned.round, abandoned.fields["reason"]) == (ROUND, "the key epoch changed")
-    assert [round_.epoch for round_ in federation.published()] == [1, 1, 2, 2, 2]
-
-
 @pytest.mark.parametrize("step", params("signature", long=["answer"]))
 def test_a_member_is_removed_once_survivors_are_told(found, step):
     """Its vector is in the sum already: without it the next sum would give its update away."""
@@ -312,40 +289,6 @@ def test_a_member_is_removed_once_survivors_are_told(found, step):
     assert [len(clients) for clients in counted[ROUND - 1 :]] == [4, 3, 3]
     assert "round abandoned" not in kinds_of(federation)
     assert [round_.epoch for round_ in federation.published()] == [1, 1, 1, 2, 2]
-
-
-@pytest.mark.parametrize("step", params("signature", long=["keys", "shares", "answer"]))
-def test_a_member_is_added(found, step):
-    """The round ends in its own epoch with all its clients. The next one is of the new."""
-    plan = plan_of("masks", 3, mask_step_seconds=60.0)
-    federation = found(plan, 4, prepare=lambda bench: never_met(bench, 3))
-    owners, gate = Authorities(federation), Gate(ROUND, step)
-    later = Gate(ROUND + 1, "keys")
-    clients = [federation.client(0, wrap=lambda link: gate(later(link)))]
-    clients += [federation.client(number) for number in (1, 2)]
-    try:
-        # One alone is summed with others at once as a guest only.
-        joiner = federation.client(
-            3, client__invitation=invite(federation.bench), client__when_away="go_on"
-        )
-        joiner.wait_for("waiting_to_join")
-        assert gate.reached.wait(DEADLINE_SECONDS)
-        assert owners.delivery.look()
-        assert "member admitted" in owners.names()
-        made = owners.folder.newest
-        assert owners.link.status().next_epoch == made.roster.epoch
-        gate.opened.set()
-        assert joiner.wait_for("snapshot_taken").round == ROUND
-    finally:
-        gate.opened.set()
-        later.opened.set()
-    for client in (*clients, joiner):
-        assert client.result().reason == "all rounds are published"
-    counted = check_members(federation, [0, 1, 2, 3])
-    assert counted[ROUND - 1] == {0, 1, 2}
-    assert 3 in counted[-1]
-    assert "round abandoned" not in kinds_of(federation)
-    assert [round_.epoch for round_ in federation.published()] == [2, 2, 2, 3, 3]
 
 
 def kinds_of(federation):

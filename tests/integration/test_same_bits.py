@@ -45,7 +45,6 @@ ALWAYS = [
     ("masks", 3, "fedrap"),
     ("none", 7, "pfedclr"),
     ("bfv", 3, "pfedclr"),
-    ("paillier", 3, "pfedclr"),
     ("none", 7, "sketch"),
     ("bfv", 3, "sketch"),
     ("masks", 3, "sketch"),
@@ -105,13 +104,17 @@ def check_private(bench, algorithm):
 @pytest.mark.parametrize(
     ("protection", "update"),
     [
+        pytest.param(
+            "paillier",
+            {"structure": "topk", "ratio": 0.25, "compress": "client"},
+            marks=pytest.mark.long,
+        ),
         ("bfv", {"structure": "scolr", "rank": 4}),
         ("bfv", {"structure": "scolr", "rank": 4, "normaliser": "entry"}),
         ("ckks", {"structure": "scolr", "rank": 2}),
         ("bfv", {"structure": "svd", "rank": 2}),
         ("bfv", {"structure": "svd", "rank": 2, "compress": "client"}),
         ("bfv", {"structure": "topk", "ratio": 0.25}),
-        ("paillier", {"structure": "topk", "ratio": 0.25, "compress": "client"}),
         ("paillier/packed-2048", {"structure": "topk", "ratio": 0.25}),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),

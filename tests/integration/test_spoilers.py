@@ -27,37 +27,7 @@ from fedrec.ids import RoundId
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.travelling_rows import ROW_STEP
 from fedrec_authority.folder.authority_folder import AuthorityFolder
-from fedrec_client.round.local_model import LocalModel
 from fedrec_server.rounds.endings import OUT_OF_BOUNDS, REFUSED
-
-
-class Spoiler:
-    """Adds what 51 users may to a value of its training rounds; there are 40.
-
-    Attributes:
-        folder: of the client that does.
-        rounds: how many of its training rounds it still spoils.
-    """
-
-    def __init__(self, monkeypatch):
-        self.folder: Path | None = None
-        self.rounds = 1
-        honest = LocalModel.contribute
-
-        def contribute(model, kind, participating):
-            made = honest(model, kind, participating)  # type: ignore[arg-type]
-            if kind == "train" and model._store.folder == self.folder and self.rounds:
-                self.rounds -= 1
-                layout = model._learner.server.travelling.layout(kind, model.shared)
-                made.vector[0] = 51 * layout.tensors[0].bound
-            return made
-
-        monkeypatch.setattr(LocalModel, "contribute", contribute)
-
-
-@pytest.fixture
-def spoiler(monkeypatch):
-    return Spoiler(monkeypatch)
 
 
 def together(n_clients, rounds):

@@ -3,25 +3,19 @@
 import torch
 
 
-def convolved(p, rows, positives, released):
-    """Return the vector and a dictionary of rows after three layers over the user's edges."""
-    layers = [(p, dict(rows))]
+def convolved(p, rows, released):
+    """Return the vector after three layers over the user's edges to its positives' rows."""
+    layers = [p]
     for _ in range(3):
-        before, around = layers[0 if released else -1]
-        vector = (before + sum(around[i] for i in positives)) / (1 + len(positives))
-        items = {i: (q + before) / 2 if i in positives else q for i, q in around.items()}
-        layers.append((vector, items))
-    mean = {i: sum(items[i] for _, items in layers) / 4 for i in rows}
-    return sum(vector for vector, _ in layers) / 4, mean
+        layers.append((layers[0 if released else -1] + sum(rows)) / (1 + len(rows)))
+    return sum(layers) / 4
 
 
 def loss_of(p, table, batch, released):
     """Return the mean over a minibatch's pairs."""
-    distinct = sorted({item for item, _ in batch})
-    positives = {item for item, label in batch if label}
-    vector, rows = convolved(p, {i: table[i] for i in distinct}, positives, released)
+    vector = convolved(p, [table[i] for i in sorted({i for i, one in batch if one})], released)
     terms = [
-        torch.nn.functional.softplus(vector @ rows[j] - vector @ rows[i])
+        torch.nn.functional.softplus(vector @ table[j] - vector @ table[i])
         for i, one in batch
         for j, other in batch
         if one and not other

@@ -191,21 +191,3 @@ def test_scenario_03_authority_names_of_tags_are_secrets_of_two(world):
     assert world.membership(world.revealer).tag_name(*seen) == own
     assert world.membership(thief).tag_name(*seen) != own
     assert len(own) == 32
-
-
-@pytest.mark.parametrize("forge", ["double", "swap"])
-def test_scenario_03_authority_another_sum_above_the_limit(tmp_path, forge):
-    """Above `recompute_limit` it takes the coordinator's sum, if its tags are right."""
-    rounds = {"recompute_limit": 3, "cells_per_round": 2}
-    world = AuthorityWorld(tmp_path, n_puppets=5, rounds=rounds)
-    round_ = world.honest_round()
-    payloads = [payload for _, payload in round_.contributions.values()]
-    if forge == "double":
-        payloads[-1] = payloads[0]
-    else:
-        payloads[-1] = world.half(world.identity).protect(world.vector(9), b"mine")
-    total = added(world, *payloads)
-    world.link.round_sum = lambda *_: total  # type: ignore[method-assign]
-    world.run_revealer(lambda: passed_off(world, round_, total))
-    assert world.link.reveals == []
-    assert "tags don't match" in world.refusals()

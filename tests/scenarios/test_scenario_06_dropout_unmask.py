@@ -30,8 +30,8 @@ def people():
     ("before", "after"),
     [
         (10, 10),
-        pytest.param(20, 0, marks=pytest.mark.slow),
-        pytest.param(0, 20, marks=pytest.mark.slow),
+        pytest.param(20, 0, marks=pytest.mark.long),
+        pytest.param(0, 20, marks=pytest.mark.long),
     ],
 )
 def test_scenario_06_a_fifth_drops_out(people, before, after):

@@ -1,13 +1,11 @@
 """Scenario 10, POISON-CTX, for bfv and ckks: bad ciphertexts are refused before they are summed.
 
 What cannot be told from a good one without the key, a ciphertext of another key under the right
-name, is refused when it is opened: the key authority has the round abandoned, and where members
-decrypt no client applies it.
+name, is refused when it is opened. Whole rounds are in `test_scenario_10_poisoned_rounds.py`.
 """
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,22 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from blake3 import blake3
 from conformance.protection_suite import Party, make_party
-from world.bench import N_ITEMS, plan_of
-from world.links import Forgetful
-from world.parties import AuthorityProcess
-from world.plans import params
 
 from fedrec.errors import MalformedUpdate, RevealRefused
-from fedrec.follower.round_journal import AUDIT_FILE
-from fedrec.identity.identity import Identity
-from fedrec.plan.layout import Layout
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
 from fedrec.protection.ciphertext_blocks import ResidueLayout
-from fedrec_authority.folder.authority_folder import AuthorityFolder
-from fedrec_authority.opening.revealer import STATE_FOLDER
-from fedrec_client.state.private_store import PrivateStore
 
 HEADER_BYTES = 44
 SPEC = VectorSpec(
@@ -156,70 +143,3 @@ def test_scenario_10_no_native_parser_sees_what_a_peer_sent():
         "assert not {'tenseal', '_tenseal_cpp', 'fedrec_client'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
-class Poisoner(Forgetful):
-    """Sends, in one round, a message of its own key under the epoch's name, well signed."""
-
-    def __init__(self, link, *, identity, plan):
-        super().__init__(link)
-        self._identity = identity
-        self._plan = plan
-
-    def submit_update(self, header, payload):
-        if header.round == 2:
-            spec = Layout.of(self._plan, N_ITEMS).vector_spec
-            kind = PROTECTIONS[self._plan.protection.name]
-            own = kind(spec, kind.plan(spec, preset=self._plan.protection.preset))
-            context, secret = own.generate()
-            member = own.member(context, secret.export_for_wrapping(), tag_key=bytes(32))
-            body = member.protect(np.zeros(spec.length, dtype=np.int64), b"any")
-            payload = payload[:HEADER_BYTES] + body[HEADER_BYTES:]
-            changed = replace(header, digest=blake3(payload).digest(), signature=b"")
-            header = replace(changed, signature=self._identity.sign(changed.statement()))
-        return self.link.submit_update(header, payload)
-
-
-@pytest.mark.parametrize("protection", params("bfv", long=["ckks"]))
-def test_scenario_10_a_poisoned_round_publishes_nothing(found, protection):
-    """The key authority refuses its sum and says so; the others' next round goes on."""
-    federation = found(plan_of(protection, key_holder="authority"))
-    bench = federation.bench
-    begin(federation)
-    authority = AuthorityProcess(bench, federation.address)
-    try:
-        for client in federation.clients:
-            assert client.result().reason == "all rounds are published"
-    finally:
-        authority.close()
-    state = AuthorityFolder(bench.workspace.folder / "keys").revealer.folder / STATE_FOLDER
-    (line,) = refusals(state)
-    assert (line["event"], line["code"], line["round"]) == ("reveal_refused", "reveal_refused", 2)
-    assert 2 not in [entry.round for entry in federation.published()]
-
-
-@pytest.mark.parametrize("protection", params("bfv", long=["ckks"]))
-def test_scenario_10_where_members_decrypt_no_client_applies_it(found, protection):
-    """Every client is taken to be honest there: whoever is not can end the run, and no more."""
-    federation = found(plan_of(protection))
-    begin(federation)
-    for number, client in enumerate(federation.clients):
-        assert isinstance(client.failure(), RevealRefused)
-        (line,) = refusals(federation.bench.state(number))
-        assert (line["event"], line["round"]) == ("published_round_refused", 2)
-        assert PrivateStore(federation.bench.state(number), read_only=True).state.version == 1
-
-
-def begin(federation):
-    """Start three clients, of whom the last poisons round 2."""
-    identity = Identity.load(federation.bench.state(2))
-    federation.client(0)
-    federation.client(1)
-    federation.client(
-        2, wrap=lambda link: Poisoner(link, identity=identity, plan=federation.bench.plan)
-    )
-
-
-def refusals(state):
-    """Return what a party wrote down as refused."""
-    return [json.loads(line) for line in (state / AUDIT_FILE).read_text().splitlines()]

@@ -51,14 +51,6 @@ def limit_file_size(pid, n_bytes):
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (n_bytes, resource.RLIM_INFINITY))
 
 
-def test_scenario_13_the_reserve_is_kept_free(found):
-    federation = found(plan_of("none", total=1), reserve_bytes=1 << 60)
-    client = federation.start_all(maximum_attempts=3)[0]
-    failure = client.failure()
-    assert failure.code == "storage"
-    assert "Try again later" in failure.message
-
-
 @pytest.mark.parametrize(
     ("protection", "limit", "in_files"),
     [("none", 0, False), ("bfv", 20_000, False), ("none", 0, True)],

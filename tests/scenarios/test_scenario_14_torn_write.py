@@ -9,8 +9,7 @@ import shutil
 
 import pytest
 from conformance.store_suite import IDENTITY, durable
-from world.chaos import Chaos, random_rules, volatile_free
-from world.machine import World
+from world.traffic import Chaos, volatile_free
 
 from fedrec.errors import StorageError
 from fedrec_server.store.sqlite import SqliteStore
@@ -25,10 +24,9 @@ HEADER_BYTES = 24
 
 def killed_in_a_round(folder):
     """Return a folder with commits in its log, and the state that they made."""
-    rules, n_clients = random_rules(8)
-    world, store = World.new(rules, n_clients), SqliteStore(folder / "running", IDENTITY)
+    chaos, store = Chaos(8), SqliteStore(folder / "running", IDENTITY)
+    world = chaos.world
     world.commit = lambda changes: store.commit(durable(changes), [])
-    chaos = Chaos(world, 8)
     while world.state.current is None or len(world.state.current.accepted) < 3:
         chaos.act()
     # A published round would have moved the log into the database, and left an old one's end there.

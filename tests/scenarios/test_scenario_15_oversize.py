@@ -1,7 +1,8 @@
 """Scenario 15, GZIP-BOMB/OVERSIZE: what is too large is refused before memory is spent on it.
 
 The coordinator is a process of its own, whose largest memory is looked at. There is no compression
-of our own on the wire, so that gRPC's is the only one that could be blown up.
+of our own on the wire, so that gRPC's is the only one that could be blown up. Chunks that are not
+what the header says are in `tests/server/service/test_admission.py`.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -12,14 +13,10 @@ import grpc
 import pytest
 from world.bench import Bench, plan_of
 from world.children import CoordinatorProcess
-from world.engine import Bench as Federation
-from world.serving import serving
 
-from fedrec.errors import CorruptUpload, TooLarge
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
-from fedrec.wire.chunks import CHUNK_BYTES
-from fedrec.wire.grpc_calls import from_rpc_error, open_channel
+from fedrec.wire.grpc_calls import open_channel
 from fedrec_client.connecting import open_link
 
 NEXT_TASK = "/fedrec.wire.v1.Coordinator/NextTask"
@@ -74,34 +71,3 @@ def test_scenario_15_a_bomb_and_a_message_of_five_megabytes(tmp_path):
         assert largest(pid) - before < MOST_GROWTH
     finally:
         coordinator.close()
-
-
-@pytest.mark.parametrize(
-    ("changes", "chunks", "expected"),
-    [
-        # A million chunks are announced.
-        ({"length": 10**6 * CHUNK_BYTES}, [(0, b"x")], TooLarge),
-        # The seventh of three.
-        ({}, [(0, b"x" * 8), (6 * 8, b"x" * 8)], CorruptUpload),
-        # More than was announced.
-        ({}, [(0, b"x" * 1_000)], CorruptUpload),
-        # One that is longer than chunks are.
-        ({}, [(0, bytes(CHUNK_BYTES + 1))], TooLarge),
-    ],
-)
-def test_scenario_15_chunks_that_lie(tmp_path, changes, chunks, expected):
-    bench = Federation.of(3)
-    with serving(bench, tmp_path) as found:
-        found.come(range(3))
-        assert type(_refusal(found, changes, chunks)) is expected
-        assert not list((tmp_path / "state" / "updates").iterdir())
-        for number in range(3):
-            assert not found.upload(number)
-
-
-def _refusal(found, changes, chunks):
-    payload = found.bench.payload(0, 1)
-    header = found.bench.header(0, 1, payload, found.run, **changes)
-    with pytest.raises(grpc.RpcError) as caught:
-        found.submit(header, *chunks)
-    return from_rpc_error(caught.value)

@@ -1,44 +1,18 @@
 """Scenario 23: a coordinator that gives one client another model or round plan than the others.
 
 What a client was told, and a digest of its model, are in every signed update. So a client that was
-singled out is seen by every client that checks the round: the key authority before it opens a sum,
-readers before they apply it. And a client itself checks what it can know before it uploads.
+singled out is seen by every client that checks the round: the key authority before it opens a sum
+(`tests/authority/opening/test_sum_opening.py`), readers before they apply it. And a client itself
+checks what it can know before it uploads.
 """
 
 from dataclasses import replace
 
 import pytest
-from world.fake_authority import AuthorityWorld, refused
+from world.fake_authority import AuthorityWorld
 from world.fake_federation import World
-from world.fake_link import put_watch
 
 from fedrec.errors import BadSignature, PlanMismatch, RefusedError
-
-
-@pytest.fixture
-def key(monkeypatch):
-    return put_watch(monkeypatch)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"base_state": bytes(32)},
-        {"key_list": bytes(32)},
-        {"kind": "evaluate"},
-        {"base_round": 7},
-        {"plan_fingerprint": "0" * 64},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
-def test_scenario_23_nothing_is_opened_if_one_was_told_otherwise(tmp_path, key, changes):
-    world = AuthorityWorld(tmp_path)
-    round_ = world.honest_round()
-    victim = world.puppets[0]
-    payload = round_.contributions[victim.client_id][1]
-    world.put(round_, victim, payload, **changes)
-    world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key)
 
 
 @pytest.mark.parametrize("whose", ["nobody's", "members", "authority"])

@@ -343,17 +343,6 @@ def test_the_command_ends_with_its_result_and_the_documented_code(
     assert ("To resume: " in shown.err) == (ending == "interrupted")
 
 
-def test_killed_process_leaves_no_lock(tmp_path):
-    runs = []
-    for _ in range(2):
-        with start_program(tmp_path) as program:
-            runs.append(address_line(program)[1])
-            os.kill(program.pid, signal.SIGKILL)
-            program.communicate(timeout=20)
-    # Keys are made anew by the program, the run in the folder is the same.
-    assert runs[0] == runs[1]
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_a_coordinator_keeps_the_form_of_the_run_in_its_folder(tmp_path, form):
     plan = plan_of(algorithm={"dim": 4}, protection={"name": "bfv"})

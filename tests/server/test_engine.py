@@ -13,6 +13,7 @@ from world.engine import (
     SEALED_BYTES,
     Bench,
     act,
+    collect,
     credentials,
     current,
     epoch_of,
@@ -138,10 +139,7 @@ class TestWholeRun:
         bench = Bench.of(4, reveals=True)
 
         async with running(bench, tmp_path) as engine:
-            await gather(engine, range(4))
-            for number in range(4):
-                await upload(engine, bench, number)
-            await engine.run.work.settled()
+            await collect(engine, bench, range(4))
             tasks = [(await poll(engine, number)).task for number in range(4)]
             assert not [task for task in tasks if isinstance(task, Reveal)]
             assert isinstance((await poll(engine, REVEALER)).task, Reveal)
@@ -151,19 +149,13 @@ async def test_a_statement_follows_the_last_one(tmp_path):
     bench = Bench.of(3, reveals=True)
 
     async with running(bench, tmp_path) as engine:
-        await gather(engine, range(3))
-        for number in range(3):
-            await upload(engine, bench, number)
-        await engine.tick()
+        await collect(engine, bench, range(3))
         await speak(engine, bench, sequence=4)
         record = engine.run.store.published(RoundId(1))
         assert record is not None and record.statement is not None
         before = record.statement
         assert before.sequence == 4
-        await gather(engine, range(3))
-        for number in range(3):
-            await upload(engine, bench, number)
-        await engine.tick()
+        await collect(engine, bench, range(3))
         for wrong in ({"sequence": 3}, {"sequence": 4}, {"sequence": 5}):
             with pytest.raises(AuthorityIsOld, match="does not follow statement 4"):
                 await speak(engine, bench, **wrong)
@@ -179,10 +171,7 @@ async def test_a_backup_of_a_round_that_was_published_since_is_older(tmp_path):
     bench = Bench.of(3, reveals=True)
 
     async with running(bench, tmp_path) as engine:
-        await gather(engine, range(3))
-        for number in range(3):
-            await upload(engine, bench, number)
-        await engine.tick()
+        await collect(engine, bench, range(3))
         await asyncio.to_thread(back_up, tmp_path / "state", tmp_path / "older" / "state")
         await speak(engine, bench)
         record = engine.run.store.published(RoundId(1))
@@ -241,10 +230,7 @@ class TestRestart:
                 raise StorageError("The disk is full.")
 
         async with running(bench, tmp_path, failpoint=full) as engine:
-            await gather(engine, range(3))
-            for number in range(3):
-                await upload(engine, bench, number)
-            await engine.run.work.settled()
+            await collect(engine, bench, range(3))
             assert current(engine.run.state).phase == "summing"
         async with running(bench, tmp_path) as engine:
             assert engine.run.state.published == 1
@@ -255,10 +241,7 @@ class TestRestart:
         bench, clock = Bench.of(3, reveals=True), FakeClock()
 
         async with running(bench, tmp_path, clock=clock) as engine:
-            await gather(engine, range(3))
-            for number in range(3):
-                await upload(engine, bench, number)
-            await engine.run.work.settled()
+            await collect(engine, bench, range(3))
             before = current(engine.run.state)
             assert before.phase == "revealing"
             clock.advance(30 * 86_400.0)
@@ -298,10 +281,7 @@ class TestRestart:
         bench = Bench.of(3, reveals=True)
 
         async with running(bench, tmp_path) as engine:
-            await gather(engine, range(3))
-            for number in range(3):
-                await upload(engine, bench, number)
-            await engine.run.work.settled()
+            await collect(engine, bench, range(3))
             await speak(engine, bench, refused="a client is listed twice")
             assert engine.run.state.abandoned == 1 and engine.run.state.published == 0
             (abandoned,) = (
@@ -317,10 +297,7 @@ class TestRestart:
         bench = Bench.of(3, veiled=True)
 
         async with running(bench, tmp_path) as engine:
-            await gather(engine, range(3))
-            for number in range(3):
-                await upload(engine, bench, number)
-            await engine.run.work.settled()
+            await collect(engine, bench, range(3))
             assert engine.run.state.published == 1 and engine.run.state.current is None
             await report(engine, bench, 0)
             waiting = engine.run.state.reporting

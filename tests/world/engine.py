@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -365,6 +365,14 @@ async def upload(
         seen = terms_of(engine.run.state)
     header = bench.header(number, round_id, payload, engine.run.name, **(seen | changes))
     return await engine.updates.receive(header, pieces(payload))
+
+
+async def collect(engine: Engine, bench: Bench, numbers: Collection[int]) -> None:
+    """Let clients come and upload, and the sum be made."""
+    await gather(engine, numbers)
+    for number in numbers:
+        await upload(engine, bench, number)
+    await engine.run.work.settled()
 
 
 async def pieces(payload: bytes, start: int = 0) -> AsyncIterator[ByteChunk]:

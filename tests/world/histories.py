@@ -20,10 +20,9 @@ from dataclasses import dataclass, fields, replace
 from io import BytesIO
 from pathlib import Path
 
-from world.chaos import volatile_free
 from world.invariants import Invariants, payload_of
 from world.machine import STEP_OF, World
-from world.traffic import DEADLINE_SECONDS, Traffic, random_history
+from world.traffic import DEADLINE_SECONDS, Traffic, random_history, volatile_free
 
 from fedrec.durable import DiskFull
 from fedrec.errors import FedrecError, StorageError

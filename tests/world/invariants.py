@@ -180,20 +180,21 @@ class Invariants:
         after = RoundId(0)
         for change in self.world.published:
             record = store.next_published(after)
-            assert (record.round, record.kind, record.blob) == (
-                change.round,
-                change.kind,
-                change.blob,
-            )
+            assert record is not None and store.published(record.round) == record
+            kept = (record.round, record.kind, record.blob, record.statement)
+            assert kept == (change.round, change.kind, change.blob, change.statement)
             found: Mapping[ClientId, bytes] = {
                 one.client_id: one.digest for one in record.contributions
             }
             assert set(found) == self.world.counted[record.round]
+            assert all(store.counted(record.round, who) is not None for who in found)
             for (number, who, step), content in self.acknowledged.items():
                 if number == record.round and step == "vector" and who in found:
                     assert found[who] == content
             after = record.round
         assert store.next_published(after) is None
+        lengths = sum(change.blob.length for change in self.world.published)
+        assert store.bytes_after(RoundId(0)) == lengths
 
 
 T = TypeVar("T")

@@ -183,12 +183,14 @@ minimum_item_users = 6
 [update]
 structure = "dense"
 [protection]
-name = "bfv"
+name = "{protection}"
 [rounds]
 total = {total}
+{rounds}
 [parties]
 address = "127.0.0.1:7447"
-clients = ["a", "b", "c"]
+clients = {clients}
+{parties}
 """
 
 
@@ -203,12 +205,15 @@ def fedrec(folder: Path, *arguments: str, under: Sequence[str] = ()) -> str:
 
 
 class Kits:
-    """The kits of the clients a, b and c, and every client's commands.
+    """The kits of some clients, and every client's commands.
 
     Args:
         folder: an empty one.
         start: starts commands; see `commands`.
+        clients: their names, a letter each.
+        protection: its name.
         algorithm: lines of the settings' section.
+        rounds, parties: further lines of these sections.
         total: rounds that train.
         under: a command that starts the one which makes the kits.
 
@@ -222,7 +227,11 @@ class Kits:
         folder: Path,
         start: Callable[..., Command],
         *,
+        clients: str = "abc",
+        protection: str = "bfv",
         algorithm: str = 'name = "fedmf"\ndim = 4',
+        rounds: str = "",
+        parties: str = "",
         total: int = 3,
         under: Sequence[str] = (),
     ) -> None:
@@ -232,7 +241,10 @@ class Kits:
             n_users=40, n_items=60, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
         )
         write_interactions(folder / "data.csv", made.interactions)
-        text = SETTINGS.format(algorithm=algorithm, total=total)
+        text = SETTINGS.format(
+            algorithm=algorithm, protection=protection, total=total, rounds=rounds,
+            clients=json.dumps(list(clients)), parties=parties,
+        )  # fmt: skip
         (folder / "federation.toml").write_text(text, encoding="utf-8")
         fedrec(folder, "provision", "--data", "data.csv", under=under)
         self._rewrite("port = 7447", "port = 0")
@@ -241,19 +253,17 @@ class Kits:
         """Add lines to the coordinator's own section."""
         self._rewrite("[coordinator]\n", "\n".join(("[coordinator]", *lines, "")))
 
-    def coordinator(self, log: str = "coordinator", **how: Any) -> Command:
+    def coordinator(self, log: str = "coordinator", *more: str, **how: Any) -> Command:
         """Start the coordinator, again at the address that it had before."""
-        made = self.start_coordinator(log, **how)
+        made = self.start_coordinator(log, *more, **how)
         self.address = json.loads(made.first_line())["address"]
         self._rewrite("port = 0", f"port = {self.address.rpartition(':')[2]}")
         return made
 
-    def start_coordinator(self, log: str, **how: Any) -> Command:
+    def start_coordinator(self, log: str, *more: str, **how: Any) -> Command:
         """Start the coordinator, and do not wait for its address."""
-        settings = str(self._settings)
-        return self._start(
-            self._log(log), "coordinator", "run", settings, "--until-finished", **how
-        )
+        call = ("coordinator", "run", str(self._settings), "--until-finished", *more)
+        return self._start(self._log(log), *call, **how)
 
     def authority(self, log: str = "authority", **how: Any) -> Command:
         """Start the key authority; stdout has an object for each event."""
@@ -262,12 +272,12 @@ class Kits:
             "--into", str(self.path / "authority"), "--every-seconds", "0.2", **how,
         )  # fmt: skip
 
-    def client(self, name: str, log: str = "", **how: Any) -> Command:
+    def client(self, name: str, log: str = "", *more: str, **how: Any) -> Command:
         """Start the client of a kit."""
         settings = self.path / "clients" / name / "client.toml"
         return self._start(
             self._log(log or name), "client", "run", str(settings),
-            "--set", f"client.coordinator={self.address}", **how,
+            "--set", f"client.coordinator={self.address}", *more, **how,
         )  # fmt: skip
 
     def models(self, names: str) -> set[bytes]:

@@ -59,6 +59,7 @@ from fedrec_server.store.sqlite import SqliteStore
 
 BASE_STATE = bytes(32)
 Fetch = Callable[[RoundId, str], bytes]
+Made = StepMessage | tuple[UploadHeader, bytes]
 
 
 def made_up(length: int, number: int, round_id: int) -> NDArray[np.int64]:
@@ -118,7 +119,7 @@ class LightClient:
         self._participant, keys = Participant.begin(self._terms(task), self.identity)
         return self._message("keys", keys_to_bytes(keys, BASE_STATE))
 
-    def step(self, task: StepTask, fetch: Fetch) -> StepMessage | tuple[UploadHeader, bytes]:
+    def step(self, task: StepTask, fetch: Fetch) -> Made:
         """Take the next step of the round."""
         participant = self._participant
         assert participant is not None and self._train is not None
@@ -256,6 +257,12 @@ def epoch_of(
     )
 
 
+def signed(number: int, message: StepMessage, body: bytes) -> StepMessage:
+    """Return a client's message with another body, signed by it."""
+    changed = replace(message, body=body, signature=b"")
+    return replace(changed, signature=identity(number).sign(changed.statement()))
+
+
 @dataclass
 class Masked:
     """An engine and light clients."""
@@ -285,26 +292,37 @@ class Masked:
         assert self.engine.run.state.current is not None
         return self.engine.run.state.current
 
+    async def task(self, number: int) -> object:
+        """Return what a client is told."""
+        client_id, run = identity(number).client_id, self.engine.run
+        return (
+            await self.engine.polls.next_task(client_id, run.name, run.state.published, 0.0)
+        ).task
+
+    async def made(self, number: int) -> Made | None:
+        """Return a client's next message without sending it; None when it has nothing to do."""
+        client, task = self.clients[number], await self.task(number)
+        if isinstance(task, Train):
+            return client.advertise(task)
+        if not isinstance(task, StepTask):
+            return None
+        raw = await self.engine.steps.material(client.identity.client_id, task.round, task.step)
+        return await asyncio.to_thread(client.step, task, lambda round_id, step: raw)
+
+    async def message(self, number: int) -> StepMessage:
+        """Return a client's next message, which is no vector, without sending it."""
+        made = await self.made(number)
+        assert isinstance(made, StepMessage)
+        return made
+
     async def act(self, number: int) -> bool:
         """Do what a client is told; False when it has nothing to do."""
-        client, engine = self.clients[number], self.engine
-        client_id = client.identity.client_id
-        task = (
-            await engine.polls.next_task(
-                client_id, engine.run.name, engine.run.state.published, 0.0
-            )
-        ).task
-        if isinstance(task, Train):
-            await engine.steps.hear(client.advertise(task))
-        elif isinstance(task, StepTask):
-            raw = await engine.steps.material(client_id, task.round, task.step)
-            made = await asyncio.to_thread(client.step, task, lambda round_id, step: raw)
+        made = await self.made(number)
+        if made is not None:
             await self.send(made)
-        else:
-            return False
-        return True
+        return made is not None
 
-    async def send(self, made: StepMessage | tuple[UploadHeader, bytes]) -> bool:
+    async def send(self, made: Made) -> bool:
         """Send what a client made; True when it was a duplicate."""
         if isinstance(made, StepMessage):
             return await self.engine.steps.hear(made)
@@ -329,6 +347,16 @@ class Masked:
         """Let clients act until the round is in a phase."""
         while self.round.phase != phase:
             await self.all_act(without)
+
+    async def to_sum(self, without: Collection[int] = ()) -> None:
+        """Let clients act until a sum is published."""
+        while self.engine.run.state.published == 0:
+            await self.all_act(without)
+
+    async def to_end(self) -> None:
+        """Let clients act until the run is over."""
+        while self.engine.run.state.ending is None:
+            await self.all_act()
 
     def published(self, round_id: int) -> NDArray[np.int64]:
         """Return a published sum."""

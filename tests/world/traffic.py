@@ -21,6 +21,7 @@ from world.machine import (
     terms_of,
 )
 
+from fedrec.errors import FedrecError
 from fedrec.identity.cells import Cell, Partition
 from fedrec.ids import ClientId, RoundId
 from fedrec.plan.schema import RoundSettings
@@ -28,16 +29,20 @@ from fedrec.wire.messages import StepMessage
 from fedrec_server.rounds.events import (
     EpochInstalled,
     Event,
+    Failed,
     Polled,
     ReportReceived,
+    Restarted,
     Resumed,
     StatementReceived,
+    StepClosed,
     StepHeard,
     StopRequested,
+    Summed,
     Tick,
     Uploaded,
 )
-from fedrec_server.rounds.state import Round, Rules, State
+from fedrec_server.rounds.state import LastCount, Round, Rules, State
 from fedrec_server.rounds.steps import arrived, invited
 
 DEADLINE_SECONDS = 30.0
@@ -230,3 +235,62 @@ class Traffic:
             return StopRequested(now=now, at_once=choose.random() < 0.5)
         rules, roster = random_epoch(state, choose)
         return EpochInstalled(now=now, rules=rules, roster=roster)
+
+
+class Chaos:
+    """A made-up run without a store, whose coordinator does everything at any time.
+
+    Args:
+        seed: all that happens follows from it.
+    """
+
+    def __init__(self, seed: int) -> None:
+        rules, roster = random_history(seed)
+        self.world = World(State(rules=rules, roster=roster))
+        self._random = random.Random(seed)
+        # Some seeds are calm, so that long runs are seen to their end also.
+        self._traffic = Traffic(self.world, self._random, self._random.choice([0.0, 0.05, 0.3]))
+
+    def act(self) -> None:
+        """Do one random thing; a refusal must leave the state as it was."""
+        before = self.world.state
+        try:
+            self.world.apply(self._event())
+        except FedrecError:
+            assert self.world.state is before
+
+    def _event(self) -> Event:
+        choose, now, state = self._random, self.world.now, self.world.state
+        round_ = state.current
+        if choose.random() < 0.2 * self._traffic.trouble:
+            number = RoundId(1) if round_ is None else round_.number
+            rare: list[Event] = [
+                Restarted(now=now),
+                Failed(now=now, round=number, reason="a stored update is damaged"),
+                Tick(now=now - 3600, live=state.roster),
+            ]
+            return choose.choice(rare)
+        if round_ is not None and round_.phase == "summing":
+            return Summed(now=now, round=round_.number, total=blob("sum"))
+        is_step = state.rules.steps.are_several and round_ is not None and round_.phase in STEP_OF
+        if is_step and choose.random() < 0.15:
+            return StepClosed(now=now, round=round_.number, phase=round_.phase)
+        return self._traffic.next()
+
+
+def volatile_free(state: State) -> State:
+    """Return what of a state is durable: offers to late joiners and extended times are not."""
+    state = replace(
+        state,
+        abandonments=replace(state.abandonments, unanswered=frozenset(), retry_at=0.0),
+        silences={},
+    )
+    if state.last_count is not None:
+        state = replace(state, last_count=LastCount(clients=state.last_count.clients))
+    if state.reporting is not None:
+        state = replace(state, reporting=replace(state.reporting, until=0.0))
+    if state.current is None:
+        return state
+    round_ = state.current
+    kept = replace(round_, asked=frozenset(round_.accepted), deadline_at=0.0)
+    return replace(state, current=kept)

@@ -77,7 +77,6 @@ ABOUT: Mapping[str, About] = {
         range_instead="exact counts, which are neither clipped nor rounded",
         modules=("numba",),
         not_under_noise="",
-        one_release=True,
         needs_all_clients="every round of ease counts a different part of the pairs, and all "
         "rounds must be",
         audit="pairs",

@@ -422,8 +422,6 @@ class About:
             have one, as for sums of changes that are divided by the number of users.
         needs_all_clients: why all rounds must cover the same clients, as a clause that "over the
             same clients" completes. Empty if not, a function if it depends on the settings.
-        one_release: whether under noise all rounds' sums are parts of one release. A user's
-            contributions to all rounds together are clipped once, and each value travels once.
         exposes: what other parties can read.
         audit: the subject of its sums: single items, pairs of them, or sums over such pairs.
         modules: modules that its server imports and that fedrec does not always install.
@@ -434,7 +432,6 @@ class About:
     range_instead: str = ""
     not_under_noise: str = "the meaning of its sums with noise and a fixed divisor is not defined"
     needs_all_clients: str | Callable[[Any], str] = ""
-    one_release: bool = False
     exposes: Exposure = Exposure()
     audit: Literal["rows", "pairs", "sketches"] = "rows"
     modules: tuple[str, ...] = ()

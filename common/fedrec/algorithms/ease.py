@@ -91,6 +91,7 @@ class EASE(ExactAlgorithm):
 
     settings_type: ClassVar[type[AlgorithmSettings]] = EASESettings
     about: ClassVar[About] = ABOUT["ease"]
+    one_release: ClassVar[bool] = True
 
     settings: EASESettings
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.model.state import SharedState
@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 
 class ExactAlgorithm(Algorithm):
-    """An algorithm that sums statistics of its users. See the module's docstring."""
+    """An algorithm that sums statistics of its users. See the module's docstring.
+
+    Attributes:
+        one_release: whether under noise all rounds' sums are parts of one release. A user's
+            contributions to all rounds together are clipped once, and each value travels once.
+    """
+
+    one_release: ClassVar[bool] = False
 
     @abstractmethod
     def fit(

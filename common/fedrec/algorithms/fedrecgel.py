@@ -167,7 +167,6 @@ class FedRecGEL(TrainedAlgorithm):
 
     settings_type: ClassVar[type[AlgorithmSettings]] = FedRecGELSettings
     about: ClassVar[About] = ABOUT["fedrecgel"]
-    sums_minibatches: ClassVar[bool] = True
 
     @cached_property
     def _moving(self) -> tuple[Parameter, ...]:
@@ -225,7 +224,8 @@ class FedRecGEL(TrainedAlgorithm):
         rates = {"user_embedding": settings.user_learning_rate}
         shared = Gradient(names, passes=uphill(settings.radius_shared))
         own = Adam(rates, kept=True, passes=uphill(settings.radius_private))
-        return (Phase(steps=((shared, own),), epochs=settings.local_epochs),)
+        epochs = settings.local_epochs
+        return (Phase(steps=((shared, own),), epochs=epochs, sums_minibatches=True),)
 
     def score(self, v: Values) -> torch.Tensor:
         """Return <a, [p * q_i, h]> + b."""

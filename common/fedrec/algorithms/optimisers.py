@@ -121,12 +121,19 @@ class Phase:
         tolerance: a user whose mean loss over the phase changed relatively less than this in an
             epoch stops for the rest of the round. 0 for never.
         name: the value of `v.phase` in `loss`.
+        sums_minibatches: whether a pass is one step, by the sum of all minibatches' losses. Then
+            positives are shuffled, each followed by its negatives, and cut into minibatches.
+            `batch.weighted_sum` is the sum of the minibatches' means. The same in all phases.
+        steps_every_row: whether a user steps all active rows, touched or not, as its terms are
+            about whole tables. Then `batch.there` is set. The same in all phases.
     """
 
     steps: tuple[tuple[Optimiser, ...], ...]
     epochs: int
     tolerance: float = 0.0
     name: str = ""
+    sums_minibatches: bool = False
+    steps_every_row: bool = False
 
     @property
     def optimisers(self) -> tuple[Optimiser, ...]:

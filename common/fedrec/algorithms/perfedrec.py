@@ -6,13 +6,16 @@ its cluster of users, G the mean of all. A user sends L and p, and receives C.
 Client: L <- C, then Adam on p and L by BPR, for each minibatch over all pairs of a positive i and a
 negative j of it:
 
-    loss = mean over pairs of -log sigmoid(s_i - s_j),    s = <p', l'>
+    loss = mean over pairs of -log sigmoid(s_i - s_j),    s_i = <p', l_i>
 
-p' and l' are p and L after a graph convolution over the user's own edges, which are the minibatch's
-positives: with A^ = D^-1 (A + I), the mean over layers k = 0 to 3 of A^^k E. The released code uses
-other users' edges, too, which a client does not have. It also multiplies the same first embedding
-in each layer, which gives (E + 3 A^ E) / 4: `convolution = "released"`. The paper draws one
-negative for each positive, whose expectation is the mean over pairs.
+p' is p after a graph convolution over the user's own edges, which are the minibatch's n positives:
+the mean over layers k = 0 to 3 of p_k = (p_(k-1) + sum of the positives' l_i) / (1 + n). The
+released code multiplies the same first embedding in each layer, p_k = (p_0 + sum) / (1 + n):
+`convolution = "released"`. It also convolves rows, over the edges of all users, which a client does
+not have. In that graph p is 1 / (1 + holders) of a row. With the client's own edges alone it would
+be half of a positive's row and of no other, and the loss would learn that. So rows stay as they are
+(docs/explanation/reproduction.md has the measurement). The paper draws one negative for each
+positive, whose expectation is the mean over pairs.
 
 Server (`personalise`): G <- mean of all L. K-means of the users' p into `clusters` clusters, and
 C <- mean of L over the users of a cluster. Clusters are those of the round's users.
@@ -66,21 +69,21 @@ class PerFedRecSettings(TrainedSettings):
 
     name: Literal["perfedrec"] = Field(default="perfedrec", description="Which algorithm trains.")
     dim: int = Field(default=32, ge=1, le=1024, description="Length of an embedding vector.")
-    learning_rate: Rate = Field(default=0.001, description="Step size of Adam.")
+    learning_rate: Rate = Field(default=0.01, description="Step size of Adam.")
     batch_size: int = Field(default=2048, ge=1, le=1_000_000, description="Samples in a minibatch.")
     clusters: int = Field(
         default=5, ge=1, le=10_000, description="Clusters of users. At most as many as users."
     )
     convolution: Literal["paper", "released"] = Field(
         default="paper",
-        description="released convolves the first embedding in every layer, as the code does.",
+        description="released convolves the first vector in every layer, as the code does.",
     )
 
     def search_space(self, n_rounds: int) -> SearchSpace:
         """See `AlgorithmSettings`."""
         return {
             "algorithm.dim": (16, 32, 64),
-            "algorithm.learning_rate": (0.001, 0.003, 0.01),
+            "algorithm.learning_rate": (0.003, 0.01, 0.03),
             "algorithm.clusters": (2, 5, 10),
             "rounds.total": (60,),
         }
@@ -154,10 +157,10 @@ class PerFedRec(TrainedAlgorithm):
         import torch
 
         positive, negative = batch.weight * batch.label, batch.weight * (1.0 - batch.label)
-        vector, rows = convolved(
+        vector = convolved(
             v.user_embedding, v[_OWN], (positive > 0).to(positive.dtype), self.settings.convolution
         )
-        scores = dot(rows, vector)
+        scores = dot(v[_OWN], vector)
         total = torch.zeros_like(scores[:, 0])
         for some in self._positives(positive):
             apart = scores[:, None] - scores.gather(1, some)[:, :, None]
@@ -200,28 +203,17 @@ class PerFedRec(TrainedAlgorithm):
 
 def convolved(
     vector: torch.Tensor, rows: torch.Tensor, positive: torch.Tensor, convolution: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return users' vectors and rows after the convolution over their own edges.
-
-    A user's neighbours are its positives. An item's neighbour is its user if it is a positive, else
-    it has none.
+) -> torch.Tensor:
+    """Return users' vectors after the convolution over their own edges, (n_users, dim).
 
     Args:
         vector: (n_users, dim).
         rows: (n_users, n_rows, dim).
         positive: 1 for positives, else 0, (n_users, n_rows).
     """
-    share = 0.5 * positive[:, :, None]
-
-    def once(p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        around = (q * positive[:, :, None]).sum(1)
-        degree = 1.0 + positive.sum(1, keepdim=True)
-        return (p + around) / degree, q + share * (p[:, None] - q)
-
-    layers = [(vector, rows)]
+    around = (rows * positive[:, :, None]).sum(1)
+    degree = 1.0 + positive.sum(1, keepdim=True)
+    layers = [vector]
     for _ in range(_LAYERS):
-        layers.append(once(*layers[0 if convolution == "released" else -1]))
-    p, q = layers[0]
-    for other_p, other_q in layers[1:]:
-        p, q = p + other_p, q + other_q
-    return p / len(layers), q / len(layers)
+        layers.append((layers[0 if convolution == "released" else -1] + around) / degree)
+    return sum(layers[1:], layers[0]) / len(layers)

@@ -102,7 +102,6 @@ class PFedGraph(TrainedAlgorithm):
     settings_type: ClassVar[type[AlgorithmSettings]] = PFedGraphSettings
     about: ClassVar[About] = ABOUT["pfedgraph"]
     inner_product: ClassVar[bool] = True
-    steps_every_row: ClassVar[bool] = True
     reads_samples: ClassVar[bool] = True
 
     @cached_property
@@ -141,7 +140,8 @@ class PFedGraph(TrainedAlgorithm):
         """Return one step of Adam for each minibatch."""
         rate = self.settings.learning_rate
         step = Adam({"user_embedding": rate, _OWN: rate})
-        return (Phase(steps=((step,),), epochs=self.settings.local_epochs),)
+        epochs = self.settings.local_epochs
+        return (Phase(steps=((step,),), epochs=epochs, steps_every_row=True),)
 
     def score(self, v: Values) -> torch.Tensor:
         """Return <p, theta_i>."""

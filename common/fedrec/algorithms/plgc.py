@@ -39,17 +39,14 @@ part in every round and no value is clipped: they do in round 1, where every C_n
 then on sum_n alpha_n C_n is G before each round, and both rules add the same changes to it. The
 part of a change that is clipped stays in C_n and never reaches G, while "table" sends it again.
 
-The mixed tables are the base's shared item rows that an optimiser moves. If the base adds its own
-private rows to them (`added_to`: FedRAP's D), those are C and begin as G. Q then replaces the sum.
-The base's other terms apply to C and G themselves, and it trains and sends G as before, by its own
-mean.
+The mixed tables are the base's shared item rows that an optimiser moves (`_copied`). FedRAP has its
+C (`_added`): its other terms apply to C and G themselves, and it trains and sends G as before.
 
-A base whose server makes a model for each user has its C, too: the table that users train and send.
-G is `mixes_with`: with GPFedRec the table r that a user receives, to which C is still pulled, and
-with PerFedRec the mean of all tables. C stays the user's, so PerFedRec's users don't receive it as
-their cluster's table. In all else the base's server does to C what it does without PLGC: all means
-are its own, `upload` has no effect, and C begins as the table that the base's users begin with.
-With GPFedRec, the C of a late joiner begins as the mean table, not as r.
+So do bases whose server makes a model for each user (`_sent`). G is `mixes_with`: with GPFedRec the
+table r that a user receives, to which C is still pulled, and with PerFedRec the mean of all tables.
+In all else the base's server does to C what it does without PLGC: all means are its own, `upload`
+has no effect, and C begins as the table that the base's users begin with. With GPFedRec, the C of a
+late joiner begins as the mean table, not as r.
 
 Evaluation and recommendations use the scores of Q, with lambda_c from the final C and the G from
 which the round started, which the user last held. They are kept as a private tensor, as in PFedRec.
@@ -64,9 +61,8 @@ Differences from the paper:
   is eq. 22 with beta n_i / b for that row. PFedRec, FedNCF and FedRAP have eq. 22 itself.
 - alpha_n counts 4096 items at most.
 
-Choices where the paper is silent: lambda_c is not differentiated. Rates are the base's, multiplied
-by `rate_factor` after every minibatch of a visit. "The whole table" is all trained items. Without
-`mixing` (the ablation "eRR only"), C begins as G in every round and scores alone.
+Choices where the paper is silent: rates are the base's, times `rate_factor` after every minibatch.
+Tables are all trained items. Without `mixing` ("eRR only"), C begins as G in every round.
 """
 
 from __future__ import annotations
@@ -76,7 +72,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,7 +116,7 @@ if TYPE_CHECKING:
 
 
 _VISIT: Mapping[str, Any] = MappingProxyType({"local_epochs": 10, "batch_size": 2048})
-_COPIED, _SCORES = "begun", "personal_scores"
+_COPIED, _SCORES, _SUM = "begun", "personal_scores", "rows"
 
 
 def _used_by(*regularisers: str, **values: tuple[object, ...]) -> UsedIf:
@@ -252,6 +248,16 @@ class PLGCSettings(WrapperSettings):
         return self.upload == "change" and not own
 
 
+class _Mixed(NamedTuple):
+    """Tables G and C, what Q replaces in the base, whether C makes G's steps, and declarations."""
+
+    version: str
+    own: str
+    seen_as: str
+    makes_steps: bool
+    parameters: tuple[Parameter, ...]
+
+
 class PLGC(Wrapper):
     """Own tables around any base with item rows. See the module's docstring.
 
@@ -264,54 +270,55 @@ class PLGC(Wrapper):
 
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         super().__init__(settings, shapes)
-        self._theirs: set[str] = set()
+        self._flag = _COPIED if self.settings.mixing else ""
+        declared = {entry.name: entry for entry in self.base.parameters}
         if self.base.derived.personalises:
             (own,) = self.base.sent.sources.values()
-            self.own_tables = {self.base.mixes_with: own}
-            return
-        moved = [each for each in self.base.parameters if each.name in self.base.sent.moved]
-        tables = [each.name for each in moved if each.scope == "rows" and len(each.shape) == 1]
-        if not tables:
+            self._mixed = [self._sent(declared[own])]
+        else:
+            private = {entry.added_to: entry for entry in declared.values() if entry.added_to}
+            self._mixed = [
+                self._added(entry, private[name]) if name in private else self._copied(entry)
+                for name, entry in declared.items()
+                if name in self.base.sent.moved and entry.scope == "rows" and len(entry.shape) == 1
+            ]
+        if not self._mixed:
             raise SettingsError(
                 f"{self.base.name} trains no shared item rows that a user could copy.",
                 remedy='Set algorithm.base.name = "fedmf", or another algorithm that does.',
             )
-        added = {each.added_to: each.name for each in self.base.parameters if each.added_to}
-        self.own_tables = {name: added.get(name, f"own_{name}") for name in tables}
-        self._theirs = set(added.values())
+        self.own_tables = {each.version: each.own for each in self._mixed}
+
+    def _copied(self, g: Parameter) -> _Mixed:
+        """FedMF, FedNCF, PFedRec: C is a copy of the shared G, trained and sent in its place."""
+        whole, mean = self.settings.upload == "table", replace(g, structured=False, mean="samples")
+        c = Parameter(f"own_{g.name}", "own_rows", g.shape, Constant(), copies=g.name)
+        c = replace(c, copy_flag=self._flag, sends_whole_table=whole)
+        return _Mixed(g.name, c.name, g.name, True, (mean, c))
+
+    def _added(self, g: Parameter, own: Parameter) -> _Mixed:
+        """FedRAP: C is the base's private D, but begins as G. Q replaces the sum of both."""
+        c = replace(own, initial=Constant(), same_for_all_users=False, copies=g.name)
+        c, g = replace(c, copy_flag=self._flag), replace(g, structured=False)
+        return _Mixed(g.name, c.name, _SUM, False, (g, c))
+
+    def _sent(self, c: Parameter) -> _Mixed:
+        """GPFedRec, PerFedRec: C is the table that users send. It stays theirs if it is mixed."""
+        if self._flag:
+            c = replace(c, copies=c.copies or c.begins_as, copy_flag=self._flag)
+            c = replace(c, begins_as="", received=False)
+        return _Mixed(self.base.mixes_with, c.name, c.name, False, (c,))
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """The base's parameters, own tables that begin as shared ones, and the networks of eRR."""
-        settings, mixed = self.settings, {own: name for name, own in self.own_tables.items()}
-        flag = _COPIED if settings.mixing else ""
-        found, added = [], []
-        for entry in (each for each in self.base.parameters if each.name != self.base.kept_scores):
-            if self.base.derived.personalises:
-                if entry.name in mixed:
-                    added += self._network(entry.name, entry.shape[0])
-                    if flag:
-                        begun = entry.copies or entry.begins_as
-                        entry = replace(entry, copies=begun, copy_flag=flag, begins_as="")
-                        entry = replace(entry, received=False)
-            elif entry.name in mixed:
-                # A base's own private rows: C begins as the version, whatever their own first
-                # values are.
-                entry = replace(entry, initial=Constant(), same_for_all_users=False)
-                entry = replace(entry, copies=mixed[entry.name], copy_flag=flag)
-            elif entry.name in self.own_tables:
-                own = self.own_tables[entry.name]
-                entry = replace(entry, structured=False)
-                if own not in self._theirs:
-                    entry = replace(entry, mean="samples")
-                    copy = Parameter(own, "own_rows", entry.shape, Constant(), copies=entry.name)
-                    whole = settings.upload == "table"
-                    added.append(replace(copy, copy_flag=flag, sends_whole_table=whole))
-                added += self._network(own, entry.shape[0])
-            found.append(entry)
-        if flag:
-            added.append(Parameter(flag, "own", (), Constant()))
-        return (*found, *added, Parameter(_SCORES, "own_rows", (), Constant()))
+        found = {entry.name: entry for entry in self.base.parameters}
+        found.pop(self.base.kept_scores, None)
+        for each in self._mixed:
+            network = self._network(each.own, each.parameters[-1].shape[0])
+            found |= {entry.name: entry for entry in (*each.parameters, *network)}
+        flag = [Parameter(self._flag, "own", (), Constant())] if self._flag else []
+        return (*found.values(), *flag, Parameter(_SCORES, "own_rows", (), Constant()))
 
     def _network(self, own: str, dim: int) -> list[Parameter]:
         """Return projector and predictor of a table, with torch's initial values."""
@@ -350,7 +357,7 @@ class PLGC(Wrapper):
         """Return an optimiser that moves own tables in place of the shared ones."""
         if isinstance(optimiser, Gradient):
             raise TypeError("an optimiser that sends gradients takes no steps of an own table")
-        moved = {name: own for name, own in self.own_tables.items() if own not in self._theirs}
+        moved = {each.version: each.own for each in self._mixed if each.makes_steps}
         rates = {moved.get(name, name): rate for name, rate in optimiser.rates.items()}
         for own in [own for own in self.own_tables.values() if own in rates]:
             rates |= {entry.name: self.settings.projector_rate for entry in self._network(own, 1)}
@@ -360,24 +367,18 @@ class PLGC(Wrapper):
 
     def per_epoch(self, square: Callable[[str], torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Return lambda_c of each own table if they are mixed (eq. 15)."""
-        shares = {}
-        for name, own in self.own_tables.items() if self.settings.mixing else ():
-            trace_c, trace_g = square(own), square(name)
-            shares[f"lambda_{own}"] = trace_c / (trace_c + trace_g)
-        return shares
+        mixed = self.own_tables.items() if self.settings.mixing else ()
+        squares = {own: (square(own), square(name)) for name, own in mixed}
+        return {f"lambda_{own}": c / (c + g) for own, (c, g) in squares.items()}
 
     def seen(self, v: Values) -> Values:
         """Return the values that the base scores with: Q in place of its tables, and G."""
         tables: dict[str, torch.Tensor] = {}
-        for name, own in self.own_tables.items():
-            c, g = v[own], v[name]
-            q = mixture(c, g, v[f"lambda_{own}"]) if self.settings.mixing else c
-            seen = (
-                own if self.base.derived.personalises else "rows" if own in self._theirs else name
-            )
-            tables |= {seen: q, f"C_{own}": c, f"G_{own}": g}
-        mixed = v.having(tables)
-        return mixed if self._theirs else self.base.seen(mixed)
+        for each in self._mixed:
+            c, g = v[each.own], v[each.version]
+            q = mixture(c, g, v[f"lambda_{each.own}"]) if self.settings.mixing else c
+            tables |= {each.seen_as: q, f"C_{each.own}": c, f"G_{each.own}": g}
+        return v.having(tables) if _SUM in tables else self.base.seen(v.having(tables))
 
     def joint(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return the weighted regulariser, summed over tables, if a step moves any of them."""
@@ -411,12 +412,10 @@ class PLGC(Wrapper):
             own, version = (features(rows, there, network) for rows in (own, version))
         return redundancy(own, version, there, settings.off_weight)
 
-    # A new user has no table of its own: Q is G. The same applies to rows that were not trained.
-
     def untouched_scores(
         self, n_users: int, start: RoundStart, private: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
-        """Return the base's scores with the published table."""
+        """Return the base's scores with the published table, which is Q without own rows."""
         return scores_of(self.base, n_users, start, private)
 
     def preferences(

@@ -18,8 +18,16 @@ from fedrec.algorithms.sent import Sent
 from fedrec.errors import SettingsError
 
 ENTRY_POINTS = "fedrec.algorithms"
-_MOVED = ("problem", "exact", "combination_reason", "exposed_in_the_clear", "exposed_to_members")
-"""Names of earlier releases for parts of `about`."""
+_MOVED = (
+    "problem",
+    "exact",
+    "combination_reason",
+    "exposed_in_the_clear",
+    "exposed_to_members",
+    "sums_minibatches",
+    "steps_every_row",
+)
+"""Names of earlier releases for parts of `about` and of phases."""
 
 
 class Registry(Mapping[str, type[Algorithm]]):
@@ -85,7 +93,7 @@ def _loaded(point: EntryPoint, *, taken: bool) -> type[Algorithm]:
     if beside or not isinstance(kind.about, About):
         raise SettingsError(
             f"{about}, whose class sets {', '.join(beside) or 'about'}, which is ignored.",
-            remedy=f"Set it in `about`, a `fedrec.algorithms.About`, in {package}.",
+            remedy=f"Set it in `about`, a `fedrec.algorithms.About`, or in phases, in {package}.",
         )
     computed = {name for of in (Derived, Sent) for name in vars(of) if not name.startswith("_")}
     own = sorted(name for name in computed - set(dir(Algorithm)) if hasattr(kind, name))

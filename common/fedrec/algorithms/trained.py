@@ -81,11 +81,6 @@ class TrainedAlgorithm(Algorithm):
     items, rows are (1, n_items, ...) if all users share the table.
 
     Attributes:
-        sums_minibatches: whether a pass is one step, by the sum of all minibatches' losses. Then
-            positives are shuffled, each followed by its negatives, and cut into minibatches.
-            `batch.weighted_sum` is the sum of the minibatches' means.
-        steps_every_row: whether a user steps all active rows, touched or not, as its terms are
-            about whole tables. Then `batch.there` is set.
         inner_product: whether scores of a user with nothing but its vector are <vector, row>. Then
             `preferences` computes them without torch.
         reads_samples: whether `personalise` reads the users' numbers of training items.
@@ -93,8 +88,6 @@ class TrainedAlgorithm(Algorithm):
             ones. Empty if PLGC has no meaning around it.
     """
 
-    sums_minibatches: ClassVar[bool] = False
-    steps_every_row: ClassVar[bool] = False
     inner_product: ClassVar[bool] = False
     reads_samples: ClassVar[bool] = False
     mixes_with: ClassVar[str] = ""

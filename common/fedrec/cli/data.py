@@ -480,6 +480,9 @@ def split(
             f"{path} has {count_of(found.n_users, 'user')} for {clients} clients.",
             remedy="Ask for fewer clients.",
         )
+    beside = path.parent / CATALOGUE_FILE
+    public = Catalogue.load(beside) if beside.is_file() else Catalogue.from_interactions(found)
+    public.check_has(found, beside)
     prepare_folder(into, CATALOGUE_FILE, force=force)
     folders = []
     for number, part in enumerate(partition_users(found, clients, seed), start=1):
@@ -487,8 +490,6 @@ def split(
         prepare_folder(folder, INTERACTIONS_FILE, force=force, private=True)
         write_interactions(folder / INTERACTIONS_FILE, part, private=True)
         folders.append({"path": str(folder), "n_users": part.n_users, "n_rows": len(part)})
-    beside = path.parent / CATALOGUE_FILE
-    public = Catalogue.load(beside) if beside.is_file() else Catalogue.from_interactions(found)
     public.save(into / CATALOGUE_FILE)
     return Result(
         content={"clients": folders, "catalogue": str(into / CATALOGUE_FILE)},

@@ -150,7 +150,7 @@ def examine(device: str = "auto") -> list[DoctorCheck]:
 def _text(findings: list[DoctorCheck]) -> Iterator[str]:
     for finding in findings:
         colour = None if os.environ.get("NO_COLOR") else _COLOURS[finding.verdict]
-        verdict = typer.style(f"{finding.verdict:<5}", fg=colour)
+        verdict = typer.style(f"{finding.verdict:<5}", fg=colour, reset=colour is not None)
         yield f"{verdict}{finding.name}: {finding.found}"
         if finding.remedy:
             yield f"     {finding.remedy}"
@@ -306,8 +306,13 @@ def _disk() -> Iterator[DoctorCheck]:
 
 def _cache() -> Iterator[DoctorCheck]:
     from fedrec.data import cache_folder
+    from fedrec.errors import SettingsError
 
-    folder = cache_folder()
+    try:
+        folder = cache_folder()
+    except SettingsError as error:
+        yield DoctorCheck(name="cache", verdict="warn", found=error.message, remedy=error.remedy)
+        return
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
     yield DoctorCheck(

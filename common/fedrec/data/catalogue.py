@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ from fedrec.showing import Tabular, html_table
 _MAGIC = "fedrec-catalogue"
 _MAJOR, _MINOR = 1, 0
 _HEADER = ["item_id", "title"]
+# Python refuses to read a number of thousands of digits.
+_VERSION = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +161,21 @@ class Catalogue(Tabular):
             remedy="Fetch the federation's catalogue, or leave these items out of the data.",
         )
 
+    def check_has(self, interactions: Interactions, path: Path) -> None:
+        """Check that the catalogue in a file has all items of some data.
+
+        Raises:
+            CatalogueMismatch: some items are not in the catalogue.
+        """
+        try:
+            self.rows_of(dict.fromkeys(interactions.item_ids.tolist()))
+        except CatalogueMismatch as error:
+            raise CatalogueMismatch(
+                f"{path} is not the catalogue of these data. {error.message}",
+                remedy="Make their catalogue with `fedrec data catalogue`, or move the data into a "
+                "folder without one. A settings file that names it needs the change, too.",
+            ) from None
+
     def ids_of(self, rows: Iterable[int] | NDArray[np.int64]) -> list[ItemId]:
         """Return the item of each row.
 
@@ -253,10 +271,10 @@ def _parse_preamble(path: str | Path, records: list[list[str]]) -> tuple[int, st
             f"{path} has the catalogue format {preamble[1]}. This fedrec reads {_MAJOR}.x.",
             remedy="Install the fedrec version that wrote it, or export it again with this one.",
         )
-    if not (preamble[2].isascii() and preamble[2].isdigit()) or records[1:2] != [_HEADER]:
+    if not _VERSION.fullmatch(preamble[2]) or records[1:2] != [_HEADER]:
         raise DataError(
-            f"{path} is damaged: version {preamble[2]!r}, header {records[1:2]}. Expected a number "
-            f"and {[_HEADER]}.",
+            f"{path} is damaged: version {preamble[2][:20]!r}, header {records[1:2]}. Expected a "
+            f"number and {[_HEADER]}.",
             remedy="Restore the file from a copy.",
         )
     return int(preamble[2]), preamble[3]

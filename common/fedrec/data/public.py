@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from fedrec.data.writing import INTERACTIONS_FILE
-from fedrec.errors import DataError
+from fedrec.errors import DataError, SettingsError
 
 ORIGIN_FILE = "origin.json"
 """Written next to imported interactions: the name, SHA-256 and counts of their source file."""
@@ -185,11 +185,21 @@ PUBLIC: Mapping[str, PublicDataset] = MappingProxyType(
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: FEDREC_CACHE, or fedrec in the user's cache folder."""
+    """Return the cache folder: FEDREC_CACHE, or fedrec in the user's cache folder.
+
+    Raises:
+        SettingsError: the account has no home folder, as in some containers.
+    """
     chosen = os.environ.get("FEDREC_CACHE")
     if chosen:
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedrec"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedrec"
+    except RuntimeError:
+        raise SettingsError(
+            "This account has no home folder, so it has no cache for data sets.",
+            remedy="Set FEDREC_CACHE to a writable folder.",
+        ) from None
 
 
 def cached_path(name: str, cache: str | Path | None = None) -> Path:
@@ -222,7 +232,7 @@ def require_if_public(path: str) -> None:
         DataError: the data set is missing. The remedy tells how to get it.
     """
     for name in PUBLIC:
-        if Path(path) == cached_path(name) and not Path(path).is_file():
+        if not Path(path).is_file() and Path(path) == cached_path(name):
             raise _missing(name, Path(path))
 
 

@@ -21,6 +21,7 @@ JsonValue: TypeAlias = (
 )
 
 MAX_TEXT_CHARS = 200
+_NUMBERS = 2**63
 VERSIONS = {
     "fedrec authority": 2,
     "fedrec authority key": 2,
@@ -50,11 +51,27 @@ def encode_bytes(raw: bytes) -> str:
 
 
 def write_document(kind: str, fields: Mapping[str, JsonValue]) -> bytes:
-    """Return the canonical JSON of a document: sorted keys, no spaces, ASCII."""
+    """Return the canonical JSON of a document: sorted keys, no spaces, ASCII.
+
+    Raises:
+        KeysError: a number doesn't fit 63 bits, so the document could not be read again.
+    """
+    if _has_large_number(fields):
+        raise KeysError(
+            f"A number for the {kind} does not fit 63 bits.",
+            remedy="Use a smaller one. Nothing was changed.",
+        )
     content = {"kind": kind, "version": VERSIONS.get(kind, 1), **fields}
     if kind in CHECKED:
         content[_DIGEST] = _digest_of(content)
     return _canonical(content)
+
+
+def _has_large_number(value: object) -> bool:
+    if isinstance(value, Mapping | list):
+        inside = value.values() if isinstance(value, Mapping) else value
+        return any(map(_has_large_number, inside))
+    return isinstance(value, int) and value >= _NUMBERS
 
 
 def _canonical(content: Mapping[str, JsonValue]) -> bytes:
@@ -127,7 +144,7 @@ class Document:
     def integer(self, field: str, *, minimum: int = 0) -> int:
         """Take an integer of at least `minimum` that fits 63 bits."""
         value = self._take(field)
-        if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value < 2**63:
+        if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value < _NUMBERS:
             raise self.problem(f"field {field!r} is not an integer of at least {minimum}")
         return value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from fedrec.algorithms import ALGORITHMS
+from fedrec.algorithms.exact import ExactAlgorithm
 from fedrec.plan.schema import Plan
 from fedrec.privacy import Mechanism, largest_rho
 from fedrec.privacy.noise import SMOOTHING_VARIANCE
@@ -45,8 +46,9 @@ def mechanism_of(plan: Plan) -> Mechanism | None:
 
 def is_one_release(plan: Plan) -> bool:
     """Return whether all noisy sums of a run are parts of one release with one clip."""
-    about = ALGORITHMS[plan.algorithm.name].about
-    return about.one_release and plan.privacy.mechanism != "none"
+    kind = ALGORITHMS[plan.algorithm.name]
+    in_parts = issubclass(kind, ExactAlgorithm) and kind.one_release
+    return in_parts and plan.privacy.mechanism != "none"
 
 
 def noise_multiplier_of(plan: Plan) -> float:

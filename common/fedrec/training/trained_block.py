@@ -69,7 +69,7 @@ class TrainedBlock:
         """Train, and return the mean loss of each user over all its samples, (B,)."""
         block = self._block
         live, there = block.label.new_ones(len(block.users)), None
-        if self._algorithm.steps_every_row:
+        if self._of.steps_every_row:
             there = (block.item < len(self._of.start.active)).to(block.label.dtype)
         total, epoch = torch.zeros_like(live), 0
         for phase in self._of.phases:

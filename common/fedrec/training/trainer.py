@@ -189,7 +189,7 @@ class Trainer:
             negatives_per_positive=algorithm.settings.negatives_per_positive,
         )
         noisy = any(isinstance(each, Sgd) and each.noise for each in self._round.optimisers)
-        if noisy or algorithm.steps_every_row:
+        if noisy or self._round.steps_every_row:
             samples = with_every_row(samples, chunk.n_items)
         own = self._round.own
         names = self._round.written | {algorithm.kept_scores, own.flag, *own.copied}
@@ -261,7 +261,7 @@ class Trainer:
     @property
     def gathers(self) -> bool:
         """Whether a step covers only its minibatch's rows instead of all of a user's rows."""
-        return not self._algorithm.steps_every_row and not any(
+        return not self._round.steps_every_row and not any(
             isinstance(each, Adam) or each.decay or (isinstance(each, Sgd) and each.noise)
             for each in self._round.optimisers
         )
@@ -269,8 +269,8 @@ class Trainer:
     @property
     def together(self) -> int:
         """The same value as in `BlockSize`."""
-        algorithm = self._algorithm
-        return 1 + algorithm.settings.negatives_per_positive if algorithm.sums_minibatches else 0
+        sums = any(phase.sums_minibatches for phase in self._round.phases)
+        return 1 + self._algorithm.settings.negatives_per_positive if sums else 0
 
     @property
     def may_skip(self) -> bool:

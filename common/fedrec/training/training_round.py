@@ -165,6 +165,7 @@ class TrainingRound:
         is_rows: the names of the parameters with a row for each item.
         phases: the phases of training.
         optimisers: the optimisers of all phases.
+        steps_every_row: the same value as in the phases.
         moved: the names of the parameters that an optimiser moves, or whose gradient it takes.
         gradients_of: the names of the parameters that don't move, and whose gradient users send.
         moments: the moments that Adam keeps between rounds, by parameter.
@@ -189,6 +190,7 @@ class TrainingRound:
         }
         self.phases = algorithm.phases(start.scalars)
         self.optimisers = [each for phase in self.phases for each in phase.optimisers]
+        self.steps_every_row = any(phase.steps_every_row for phase in self.phases)
         self.moved = {name for optimiser in self.optimisers for name in optimiser.rates}
         self.gradients_of = {
             name

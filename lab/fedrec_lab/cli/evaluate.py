@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from fedrec.data.catalogue import Catalogue
     from fedrec.data.interactions import Interactions
     from fedrec.data.splits import HeldOut, UserSplit
+    from fedrec.environment import Provenance
     from fedrec.evaluation.metrics import Protocol
     from fedrec.settings.schema import Settings
-    from fedrec_lab.comparison.comparing import ComparisonJob
+    from fedrec_lab.comparison.comparing import Comparison, ComparisonJob
+    from fedrec_lab.comparison.list_measurement import ListMeasurement
     from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.simulation.result import SimulationResult
 
@@ -201,19 +203,8 @@ def evaluate(
     check_is_resumed(accept_other_arithmetic, resume)
     chosen = _protocols(protocols)
     numbers_of_lists = _lists_at(lists_at, export)
-    if settings_file.is_dir() and diagnostics:
-        from fedrec_lab.reports.table_diagnostics import as_text, diagnose_folder
-
-        found = diagnose_folder(settings_file)
-        records = [asdict(each) for each in found]
-        return Result(
-            content={"run": str(settings_file), "tables": records}, text=(as_text(found),)
-        )
     if settings_file.is_dir():
-        raise SettingsError(
-            f"{settings_file} is a folder, but this command trains and needs settings.",
-            remedy=f"Pass {settings_file / 'resolved.toml'} to measure a run's settings again.",
-        )
+        return _diagnosed(settings_file, asked=diagnostics)
     settings = load_settings(settings_file, values_of(values))
     numbers = seeds_of(seeds, settings.federation.seed)
     names = _references(references, skip or [])
@@ -238,11 +229,7 @@ def evaluate(
     n_clients = asked or (settings.rounds.minimum_clients if silos else 1)
     rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
     trains = provenance_of(settings.plan, settings.client.device)
-    run = _folder(settings, out, resume)
-    if resume is None:
-        # If resuming is refused, the run's own settings must not have been replaced.
-        run.write_environment(trains)
-        run.write_settings(settings)
+    run = _folder(settings, trains, out, resume)
     lists = None
     if numbers_of_lists:
         held = division.held
@@ -289,9 +276,39 @@ def evaluate(
             "export": export,
         }
     )
+    return _result(result, run.path, rows, tables, lists, run_again)
+
+
+def _diagnosed(run: Path, *, asked: bool) -> Result:
+    """Return the diagnostics of a run folder's tables, for which nothing is trained."""
+    from fedrec_lab.reports.table_diagnostics import as_text, diagnose_folder
+
+    if not asked:
+        raise SettingsError(
+            f"{run} is a folder, but this command trains and needs settings.",
+            remedy=f"Pass {run / 'resolved.toml'} to measure a run's settings again.",
+        )
+    found = diagnose_folder(run)
+    records = [asdict(each) for each in found]
+    return Result(content={"run": str(run), "tables": records}, text=(as_text(found),))
+
+
+def _result(
+    result: Comparison,
+    folder: Path,
+    rows: dict[str, int] | None,
+    tables: Tables | None,
+    lists: ListMeasurement | None,
+    again: list[str],
+) -> Result:
+    """Return what the command prints about a comparison in this folder.
+
+    Args:
+        again: the words of the command that resumes it.
+    """
     return Result(
         content={
-            "run": str(run.path),
+            "run": str(folder),
             "finished": result.finished,
             "cells": rows,
             **({} if tables is None else {"diagnostics": tables.records}),
@@ -302,9 +319,9 @@ def evaluate(
             *((result.table.to_text(),) if result.table.rows else ()),
             *(() if tables is None else (tables.to_text(),)),
             *(() if lists is None else (lists.to_text(),)),
-            str(run.path),
+            str(folder),
         ),
-        again=[] if result.finished else run_again,
+        again=[] if result.finished else again,
         failure=failure_of_seeds(result.uninformed),
     )
 
@@ -382,14 +399,24 @@ def _references(wanted: bool, skipped: list[str]) -> tuple[str, ...]:
     return tuple(name for name in REFERENCES if wanted and name not in skipped)
 
 
-def _folder(settings: Settings, out: Path | None, resume: Path | None) -> RunFolder:
+def _folder(
+    settings: Settings, trains: Provenance, out: Path | None, resume: Path | None
+) -> RunFolder:
+    """Open the folder to resume, or make one with the run's settings.
+
+    If resuming is refused, the run's own settings must not have been replaced.
+    """
     from fedrec_lab.reports.run_folder import RunFolder, new_folder
 
     if resume is not None:
         return RunFolder.open(resume)
     if out is None:
-        return RunFolder.create(settings.output.runs, f"{settings.federation.name}-evaluate")
-    return RunFolder(new_folder(out))
+        run = RunFolder.create(settings.output.runs, f"{settings.federation.name}-evaluate")
+    else:
+        run = RunFolder(new_folder(out))
+    run.write_environment(trains)
+    run.write_settings(settings)
+    return run
 
 
 class _Lines:

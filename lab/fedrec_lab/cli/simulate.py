@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedrec.plan.travelling_rows import Cells
     from fedrec.settings.schema import Settings
     from fedrec_lab.reports.round_report import RoundReport
+    from fedrec_lab.simulation.result import SimulationResult
     from fedrec_lab.simulation.seeds import SeedResult
 
 
@@ -247,43 +248,19 @@ def simulate(
     the round that its own validation chose. `fedrec evaluate` adds seeds, references and the
     protocol paper.
     """
-    from fedrec.cli.data_options import echo_note
-    from fedrec.cli.pricing import tables_price, tables_rows
-    from fedrec.data.source import read_users
-    from fedrec.environment import provenance_of
     from fedrec.extras import require
-    from fedrec.plan.algorithm import algorithm_warnings
     from fedrec.plan.exposure import check_exposure
     from fedrec.plan.layout import protection_modules, training_modules
-    from fedrec.plan.privacy import few_clients_warnings
     from fedrec.settings.validation import load_settings
-    from fedrec.updates import UPDATES
-    from fedrec_lab.comparison.measurement import further_protocols
-    from fedrec_lab.reports.drawing import why_no_figures
-    from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.reports.run_loggers import loggers_of
-    from fedrec_lab.simulation.recording import record_simulation
-    from fedrec_lab.simulation.result import with_tail
-    from fedrec_lab.simulation.runner import simulate as run_federation
-    from fedrec_lab.simulation.silos_tail import check_tail
 
     check_is_resumed(accept_other_arithmetic, resume)
     settings = load_settings(settings_file, {"client.workers": workers} | values_of(values))
-    chosen = settings.plan
-    check_exposure(chosen, accepted=accept_exposure)
-    encrypting = protection_modules(chosen) if protect else ()
-    require(*training_modules(chosen), "pyarrow", *encrypting)
+    check_exposure(settings.plan, accepted=accept_exposure)
+    encrypting = protection_modules(settings.plan) if protect else ()
+    require(*training_modules(settings.plan), "pyarrow", *encrypting)
     loggers_of(log or ())
-    for warning in (
-        *algorithm_warnings(chosen),
-        *UPDATES[chosen.update.structure].warnings(chosen.update),
-        *few_clients_warnings(chosen, clients),
-        *filter(None, (why_no_figures(),)),
-    ):
-        typer.echo(f"warning: {warning}", err=True)
-    asked, by_cells, unused = read_cells(settings, cells, clients)
-    if unused:
-        typer.echo(f"warning: {unused}", err=True)
+    asked, by_cells = _warned(settings, cells, clients)
     silos = protect or settings.client.tail
     n_clients = asked or (settings.rounds.minimum_clients if silos else 1)
     flags = words_of(
@@ -312,10 +289,67 @@ def simulate(
         )
     if jobs:
         raise SettingsError("--jobs needs several seeds.", remedy="Set --seeds, too.")
+    return _run_one(
+        settings,
+        n_clients=n_clients,
+        cells=by_cells,
+        protect=protect,
+        flags=flags,
+        log=tuple(log or ()),
+        resume=resume,
+        accept_other_arithmetic=accept_other_arithmetic,
+    )
+
+
+def _warned(settings: Settings, cells: str, clients: int) -> tuple[int, Cells]:
+    """Print what to know before a run, and return the number of clients and their cells."""
+    from fedrec.plan.algorithm import algorithm_warnings
+    from fedrec.plan.privacy import few_clients_warnings
+    from fedrec.updates import UPDATES
+    from fedrec_lab.reports.drawing import why_no_figures
+
+    plan = settings.plan
+    warnings = (
+        *algorithm_warnings(plan),
+        *UPDATES[plan.update.structure].warnings(plan.update),
+        *few_clients_warnings(plan, clients),
+        why_no_figures(),
+    )
+    for warning in filter(None, warnings):
+        typer.echo(f"warning: {warning}", err=True)
+    asked, by_cells, unused = read_cells(settings, cells, clients)
+    if unused:
+        typer.echo(f"warning: {unused}", err=True)
+    return asked, by_cells
+
+
+def _run_one(
+    settings: Settings,
+    *,
+    n_clients: int,
+    cells: Cells,
+    protect: bool,
+    flags: Sequence[str],
+    log: Sequence[str],
+    resume: Path | None,
+    accept_other_arithmetic: bool,
+) -> Result:
+    """Run or resume a federation with the seed of its settings."""
+    from fedrec.cli.data_options import echo_note
+    from fedrec.cli.pricing import tables_price, tables_rows
+    from fedrec.data.source import read_users
+    from fedrec.environment import provenance_of
+    from fedrec_lab.comparison.measurement import further_protocols
+    from fedrec_lab.reports.run_folder import RunFolder
+    from fedrec_lab.simulation.recording import record_simulation
+    from fedrec_lab.simulation.result import with_tail
+    from fedrec_lab.simulation.runner import simulate as run_federation
+    from fedrec_lab.simulation.silos_tail import check_tail
+
     users, catalogue = read_users(
         settings.data, reader="a simulation", tell=echo_note, folder=Path(settings.output.runs)
     )
-    rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
+    rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=cells)
     check_tail(settings, len(users), n_clients)
     private = tables_price(settings, len(users), len(catalogue))
     if private.facts["disk_bytes"]:
@@ -328,7 +362,7 @@ def simulate(
 
     def begin() -> None:
         # A killed run needs them to resume.
-        run.write_environment(provenance_of(chosen, settings.client.device))
+        run.write_environment(provenance_of(settings.plan, settings.client.device))
         run.write_flags(flags)
         run.write_settings(settings)
 
@@ -341,7 +375,7 @@ def simulate(
         result = run_federation(
             settings,
             n_clients=n_clients,
-            cells=by_cells,
+            cells=cells,
             protect=protect,
             folder=run.path,
             resume=resume is not None,
@@ -350,23 +384,30 @@ def simulate(
             stop=stop.requested,
             users=users,
             catalogue=catalogue,
-            also=further_protocols(chosen, n_users=len(users), n_items=len(catalogue)),
-            log=log or (),
+            also=further_protocols(settings.plan, n_users=len(users), n_items=len(catalogue)),
+            log=log,
         )
         result = with_tail(result)
         record_simulation(result, run)
+    return _result(result, run.path, rows, flags)
+
+
+def _result(
+    result: SimulationResult, folder: Path, rows: dict[str, int] | None, flags: Sequence[str]
+) -> Result:
+    """Return what the command prints about a run in this folder."""
     failure: FedrecError | None = result.uninformed
     if result.budget_spent:
         failure = PrivacyBudgetSpent(
             f"The run ended after {len(result.rounds)} rounds: another training round would exceed "
-            f"privacy.epsilon = {settings.privacy.epsilon:g}. Its results are in {run.path}.",
+            f"privacy.epsilon = {result.settings.privacy.epsilon:g}. Its results are in {folder}.",
             remedy="Raise privacy.epsilon or privacy.noise_multiplier, or lower rounds.total or "
             "privacy.rounds_per_user.",
         )
     table = result.comparison()
     return Result(
         content={
-            "run": str(run.path),
+            "run": str(folder),
             "finished": result.finished,
             "rounds": len(result.rounds),
             "best_round": int(result.best.round),
@@ -376,7 +417,7 @@ def simulate(
             "results": [row.first_record() for row in result.rows()],
             "table": table.to_record(),
         },
-        text=(*((table.to_text(),) if table.rows else ()), str(run.path)),
+        text=(*((table.to_text(),) if table.rows else ()), str(folder)),
         failure=failure,
-        again=() if result.finished else resume_command(run.path, flags),
+        again=() if result.finished else resume_command(folder, flags),
     )

@@ -313,6 +313,25 @@ def compare(
                 parts.save(job.name, measured)
         if finished:
             update(completed=len(jobs), text="")
+    cautions = protocol_cautions(settings.plan, users, len(catalogue), protocols)
+    return _comparison(settings, protocols, found, failures, cautions=cautions, finished=finished)
+
+
+def _comparison(
+    settings: Settings,
+    protocols: tuple[Protocol, ...],
+    found: list[Measurement],
+    failures: Mapping[str, str],
+    *,
+    cautions: Mapping[Protocol, str],
+    finished: bool,
+) -> Comparison:
+    """Return the table of measurements, and of references that failed.
+
+    Args:
+        failures: why a method has no row, by its name.
+        cautions: a sentence for each protocol that flatters results.
+    """
     order = [settings.algorithm.name, TAIL, *_MEASURED_BY_FEDERATIONS]
     order += [_method(name, settings) + rows for name in REFERENCES for rows in ("", ALL_ROWS)]
     rows = tuple(_rows(found, failures, order, settings.evaluation.at))
@@ -320,7 +339,7 @@ def compare(
         rows=rows,
         protocols=protocols,
         at=settings.evaluation.at,
-        cautions=protocol_cautions(settings.plan, users, len(catalogue), protocols),
+        cautions=cautions,
     )
     empty = {each.seed: each.uninformed for each in found if each.uninformed}
     return Comparison(

@@ -204,23 +204,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Result:
     folder.write_settings(Settings.model_validate(plan.model_dump() | {"data": catalogue}))
     folder.write_environment(provenance_of(plan, DEVICE))
     workspace = provisioned(folder.path, plan, data, n_clients=options.n_clients)
-    chosen = protection_of(plan, len(data.catalogue)).chosen
-    console.print(
-        f"{data.name}: {data.interactions.n_users} users, {len(data.catalogue)} items, "
-        f"{len(data.interactions):,} interactions. {data.note}"
-    )  # fmt: skip
-    update = f"{plan.update.structure} updates"
-    if plan.update.structure != "dense":
-        update += f" of rank {plan.update.rank}"
-    security = f", {chosen.security_bits}-bit security" if chosen.security_bits else ""
-    console.print(
-        f"{options.n_clients} clients, {plan.algorithm.name} with {update}, "
-        f"protection {chosen.protection} "
-        f"({chosen.preset}{security}), {plan.rounds.total} rounds"
-    )  # fmt: skip
-    parts = partition_users(data.interactions, options.n_clients)
-    console.print(cast_table(plan, [part.n_users for part in parts]))
-    console.print(trust_statement(plan))
+    _introduce(plan, data, options.n_clients, console)
     console.print("Compiling the trainer. The result is kept for the next time")
     Learner(plan, len(data.catalogue), device=DEVICE).warm_up()
     view = run_federation(
@@ -237,11 +221,6 @@ def demonstrate(options: DemoOptions, console: Console) -> Result:
     models = exported_models(workspace)
     comparison = verdict = None
     if options.compare:
-        announce(
-            console,
-            "Comparing",
-            ": the same federation without encryption, in one process, then EASE and EDLAE",
-        )
         comparison = _compare(workspace, data, console)
         verdict = comparison.judge(view, models)
     second_plan, second, second_alone = options.second_plan(), None, None
@@ -267,14 +246,6 @@ def demonstrate(options: DemoOptions, console: Console) -> Result:
         user=user,
         seconds=time.monotonic() - began,
     )
-    failure = None
-    if verdict is not None and verdict.differences:
-        failure = TrainingError(
-            "The federation of processes should have the same sums as one process, bit by bit, "
-            f"but {'; '.join(verdict.differences)}.",
-            remedy=f"Everything is in {folder.path}. Please report it with what `fedrec doctor` "
-            "prints.",
-        )
     return Result(
         content={"folder": str(folder.path), **_write(folder, plan, data, outcome)},
         text=(
@@ -288,11 +259,49 @@ def demonstrate(options: DemoOptions, console: Console) -> Result:
             f"Took {outcome.seconds:.0f} s.",
             str(folder.path),
         ),
-        failure=failure,
+        failure=None if verdict is None else _failure(verdict, folder.path),
+    )
+
+
+def _introduce(plan: Plan, data: DemoData, n_clients: int, console: Console) -> None:
+    """Print the data, the settings, the parties, and what a user has to trust."""
+    chosen = protection_of(plan, len(data.catalogue)).chosen
+    console.print(
+        f"{data.name}: {data.interactions.n_users} users, {len(data.catalogue)} items, "
+        f"{len(data.interactions):,} interactions. {data.note}"
+    )  # fmt: skip
+    update = f"{plan.update.structure} updates"
+    if plan.update.structure != "dense":
+        update += f" of rank {plan.update.rank}"
+    security = f", {chosen.security_bits}-bit security" if chosen.security_bits else ""
+    console.print(
+        f"{n_clients} clients, {plan.algorithm.name} with {update}, "
+        f"protection {chosen.protection} "
+        f"({chosen.preset}{security}), {plan.rounds.total} rounds"
+    )  # fmt: skip
+    parts = partition_users(data.interactions, n_clients)
+    console.print(cast_table(plan, [part.n_users for part in parts]))
+    console.print(trust_statement(plan))
+
+
+def _failure(verdict: Verdict, folder: Path) -> TrainingError | None:
+    """Return the error of sums that differ from those of one process, if any do."""
+    if not verdict.differences:
+        return None
+    return TrainingError(
+        "The federation of processes should have the same sums as one process, bit by bit, but "
+        f"{'; '.join(verdict.differences)}.",
+        remedy=f"Everything is in {folder}. Please report it with what `fedrec doctor` prints.",
     )
 
 
 def _compare(workspace: Workspace, data: DemoData, console: Console) -> UnencryptedRun:
+    """Run the same federation in one process, without encryption."""
+    announce(
+        console,
+        "Comparing",
+        ": the same federation without encryption, in one process, then EASE and EDLAE",
+    )
     plan, names = workspace.plan, [path.parent.name for path in workspace.parties.clients]
     # In the order in which `provision` dealt users out to them.
     names.sort(key=lambda name: int(name.rpartition("-")[2]))

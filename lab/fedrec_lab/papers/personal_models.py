@@ -85,7 +85,7 @@ PERFEDREC = (
         minutes=20,
         note=_GIVEN_HERE.format(
             paper="PLGC",
-            choice="Here Adam has the rate .001.",
+            choice="Here Adam has the rate .01.",
         ),
     ),
     published_row(
@@ -96,7 +96,7 @@ PERFEDREC = (
             PerFedRecSettings(), UpdateSettings(structure="dense"), rounds=100, every_rounds=5
         ),
         minutes=15,
-        note=_GIVEN_HERE.format(paper="FedRecGEL", choice="Here Adam has the rate .001."),
+        note=_GIVEN_HERE.format(paper="FedRecGEL", choice="Here Adam has the rate .01."),
     ),
 )
 """PerFedRec (Luo et al., CIKM 2022), as later papers measured it.

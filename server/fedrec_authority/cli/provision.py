@@ -222,6 +222,7 @@ def _items(
     kept, items = kept_and_items(
         found, settings.data, Catalogue.load(beside) if known else None, tell=echo_note
     )
+    items.check_has(kept, beside)
     return items, kept
 
 

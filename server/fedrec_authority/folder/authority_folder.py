@@ -60,6 +60,8 @@ AUTHORITY_PUBLIC_FILE = "authority.pub.json"
 MEMBERSHIP_FILE = "membership.json"
 APPLICANTS_FILE = "applicants.json"
 MAX_BYTES = 64 << 20
+MOST_SKIPPED = 1_000_000
+"""The most epoch numbers that a folder leaves out at once. A number fits 63 bits."""
 APPLICANTS = "fedrec applicants"
 _RESTORE = "Restore the folder from a backup (`fedrec keys restore`)."
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -213,9 +215,17 @@ class AuthorityFolder:
             wanted: the number, or 0 for the next one.
 
         Raises:
-            KeysError: the number is not above the last one.
+            KeysError: the number is not above the last one, or far above it: numbers must not run
+                out, whatever a coordinator claims.
         """
         last = self.last_epoch
+        if wanted > last + MOST_SKIPPED:
+            raise KeysError(
+                f"Epoch {wanted} was requested, but {self.path} last made epoch {last}. At most "
+                f"{MOST_SKIPPED} numbers may be left out.",
+                remedy=f"Use epoch {last + 1} or omit --epoch. A coordinator that claims such an "
+                "epoch is damaged or lies.",
+            )
         if wanted and wanted <= last:
             raise KeysError(
                 f"Epoch {wanted} was requested, but {self.path} has already made epoch {last}.",

@@ -114,6 +114,17 @@ def test_numbers_only_grow(folder):
     for number in (1, 9):
         with pytest.raises(KeysError, match="already made epoch 9"):
             rotate(folder, number=number)
+    with pytest.raises(KeysError, match="may be left out"):
+        rotate(folder, number=2**63)
+    assert rotate(folder).roster.epoch == 10
+
+
+@pytest.mark.slow
+def test_a_number_that_could_not_be_read_again_changes_nothing(folder, people):
+    before = folder.membership
+    with pytest.raises(KeysError, match="does not fit 63 bits"):
+        keep(folder, before.with_member(people[3].public, NOW, users_cap=2**63))
+    assert folder.membership == before
 
 
 def named(*starts):

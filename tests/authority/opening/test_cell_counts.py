@@ -24,7 +24,6 @@ from world.fake_link import Killed
 from world.fake_parties import N_ITEMS
 
 from fedrec.errors import RefusedError
-from fedrec.ids import RoundId
 from fedrec.plan.travelling_rows import held_widely
 from fedrec.protection.ciphertext_blocks import ResidueLayout
 from fedrec.protection.lattice import BlockMember
@@ -36,7 +35,6 @@ from fedrec_authority.folder.backup import back_up, restore
 from fedrec_authority.folder.opened_sums import OpenedSums
 from fedrec_authority.opening import cell_counts
 from fedrec_authority.opening.cell_counts import CellCounts
-from fedrec_authority.opening.sum_opening import MOST_REFUSED
 
 pytestmark = pytest.mark.slow
 
@@ -387,17 +385,6 @@ def test_another_sum_than_the_tagged_one(tmp_path, forge):
     assert world.link.reveals == []
     assert "tags don't match" in world.refusals()
     assert refused_sums(world) == 1
-
-
-def test_too_many_wrong_sums_end_the_answers(tmp_path, key):
-    world = AuthorityWorld(tmp_path, **TAGGED)
-    round_ = world.honest_round()
-    world.run_revealer()
-    with OpenedSums(world.keys.revealer.folder / STATE_FOLDER) as store:
-        for number in range(101, 101 + MOST_REFUSED):
-            store.record_reveal(RoundId(number), b"m", b"s")
-    world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "Every further answer would reveal something about the key")
 
 
 def test_an_update_without_a_nonce_among_tagged_ones(tmp_path, key):

@@ -81,16 +81,6 @@ def test_it_follows_what_is_published(world):
     assert state_of(world).version == 1
 
 
-def test_updates_that_start_from_another_model(world, key):
-    round_ = world.open(1)
-    world.contribute(round_, *world.puppets[:2])
-    member, nonce = world.puppets[2], b"n" * 16
-    payload = world.half(member).protect(world.vector(3), b"any")
-    world.put(round_, member, payload, nonce=nonce, base_state=bytes(32))
-    world.run_revealer(lambda: world.reveal(round_))
-    refused(world, key, "from a different model")
-
-
 def test_a_full_disk_is_waited_for(world, key, monkeypatch):
     """The key is not used before what it is used for is kept; then it is used once."""
     round_ = world.honest_round()

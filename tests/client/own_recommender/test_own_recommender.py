@@ -314,6 +314,10 @@ def test_folders_of_other_runs_are_refused(world, tmp_path):
         export_model(world.settings(), simulated, force=True)
     other = tmp_path / "other"
     other.mkdir()
+    (other / "resolved.toml").write_text('federation.name = "books"\n')
+    with pytest.raises(DataError, match="folder of a run of 'books'"):
+        export_model(world.settings(), other)
+    (other / "resolved.toml").unlink()
     Catalogue.of(["x"]).save(other / "catalogue.csv")
     with pytest.raises(CatalogueMismatch, match="is not the catalogue of the model"):
         export_model(world.settings(), other)

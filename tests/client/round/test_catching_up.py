@@ -230,13 +230,6 @@ def test_an_old_round_again(world):
         follow(world)
 
 
-def test_plain_rounds_are_applied(tmp_path):
-    world = World(tmp_path, protection="none")
-    world.play(1, "count")
-    world.play(2)
-    assert follow(world) == 2
-
-
 def test_a_plain_sum_of_another_number(tmp_path):
     world = World(tmp_path, protection="none", rounds={"minimum_clients": 2})
     falsify(world, lambda found, _: replace(found, contributions=found.contributions[:2]))

@@ -63,28 +63,22 @@ class Lied(MaskedWorld):
         return [(one["event"], one["code"], one["round"]) for one in map(json.loads, lines)]
 
 
+@pytest.mark.parametrize(
+    ("step", "sent"), [("shares", ["keys"]), ("signature", ["keys", "shares", "vector"])]
+)
 @pytest.mark.parametrize("kind", ["count", "train", "evaluate"])
-def test_difference_of_one_client(tmp_path, kind):
-    """The sum of all four was opened; that of three would be the fourth's update."""
+def test_difference_of_one_client(tmp_path, kind, step, sent):
+    """The sum of all four was opened; that of three would be the fourth's update.
+
+    Where it gave its vector away, masked, it keeps what would take the masks off.
+    """
     world = Lied(tmp_path)
-    world.lie("shares")
+    world.lie(step)
     world.then(1, kind, given_up=True)
     world.then(LIE, kind)
     assert world.app().run().version == 0
     assert world.refusals() == [("partial_cell", "partial_cell", LIE)]
-    assert list(world.played[LIE].sent) == ["keys"], "no share and no vector left the client"
-
-
-@pytest.mark.parametrize("kind", ["count", "train", "evaluate"])
-def test_survivors_with_half_a_cell(tmp_path, kind):
-    """It gave its vector away, masked; what would take the masks off it keeps."""
-    world = Lied(tmp_path)
-    world.lie("signature")
-    world.then(1, kind, given_up=True)
-    world.then(LIE, kind)
-    assert world.app().run().version == 0
-    assert world.refusals() == [("partial_cell", "partial_cell", LIE)]
-    assert list(world.played[LIE].sent) == ["keys", "shares", "vector"]
+    assert list(world.played[LIE].sent) == sent
 
 
 def test_without_a_lie_all_is_well(tmp_path):
@@ -198,9 +192,10 @@ def test_killed_before_an_answer_arrives_the_same_bytes_go_out(tmp_path, call):
 
 
 @pytest.mark.slow
-def test_killed_at_every_write_a_round_is_charged_once(tmp_path, monkeypatch):
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.long), 5])
+def test_killed_at_every_write_a_round_is_charged_once(tmp_path, monkeypatch, every):
     """Dies at the i-th fsync, rename or commit, for all i, and is started again."""
-    for step in range(1, 400):
+    for step in range(1, 400, every):
         folder = tmp_path / str(step)
         folder.mkdir()
         world = noisy(folder)

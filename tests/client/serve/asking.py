@@ -87,12 +87,13 @@ def ask(
     return Answer(start["status"], found, end["body"])
 
 
+def read_users_here(settings: Settings, which: Which, version: RoundId) -> UsersAndTail:
+    """Read users in this process; where that is tested, another one does."""
+    held = read_held_model(settings, which)
+    assert held.version == version
+    return _read(held, settings)
+
+
 def holder_of(silo: Silo) -> ModelHolder:
-    """Return a holder that reads users in this process; tests that are slow start another one."""
-
-    def read(settings: Settings, which: Which, version: RoundId) -> UsersAndTail:
-        held = read_held_model(settings, which)
-        assert held.version == version
-        return _read(held, settings)
-
-    return ModelHolder(silo.settings, read_users=read)
+    """Return a holder that reads users in this process."""
+    return ModelHolder(silo.settings, read_users=read_users_here)

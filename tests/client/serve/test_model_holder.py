@@ -6,7 +6,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from client.serve.asking import ask
+from client.serve.asking import ask, read_users_here
 from conformance.party import Party, plan_of
 from world.silo import Silo
 
@@ -37,7 +37,7 @@ class WatchedHolder:
 
     def _read(self, *asked):
         self.readings += 1
-        return read_users_apart(*asked)  # type: ignore[arg-type]
+        return read_users_here(*asked)
 
     @property
     def version(self):

@@ -109,25 +109,6 @@ def refused(silo, monkeypatch, capsys):
     return call
 
 
-def test_its_log_is_for_machines_where_the_settings_say_so(silo, monkeypatch):
-    monkeypatch.setenv("FEDREC_CLIENT__LOG_FORMAT", "json")
-    with serving(silo) as server:
-        silo.publish(3)
-        server.until(3)
-        _, _, err = server.stop(signal.SIGTERM)
-    first, *_, last = map(json.loads, err.splitlines())
-    assert (first["event"], first["level"]) == ("not ready", "warning")
-    assert (last["event"], last["version"], last["level"]) == ("version served", 3, "info")
-    assert last["run"] and last["timestamp"]
-
-
-def test_whoever_read_the_address_is_answered(silo):
-    silo.publish(3)
-    with serving(silo, "--host", "[::1]") as server:
-        assert server.address.startswith("http://[::1]:")
-        assert server.ask(f"/v1/recommend?user={silo.user}")[0] == 200
-
-
 def test_from_an_empty_folder_to_the_second_version(silo):
     # The coordinator named in the settings does not answer.
     with serving(silo) as server:
@@ -145,6 +126,8 @@ def test_from_an_empty_folder_to_the_second_version(silo):
         silo.publish(4)
         server.until(4)
         pid = server.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        assert children == "", "the process that read the data has ended"
         maps = Path(f"/proc/{pid}/maps").read_text()
         assert "numpy" in maps
         assert "libtorch" not in maps
@@ -161,8 +144,9 @@ def test_from_an_empty_folder_to_the_second_version(silo):
 
 def test_ctrl_c_ends_it_though_a_caller_is_connected(silo):
     silo.publish(3)
-    with serving(silo, "--json") as server:
-        server.until(3)
+    with serving(silo, "--json", "--host", "[::1]") as server:
+        assert server.address.startswith("http://[::1]:")
+        assert server.ask(f"/v1/recommend?user={silo.user}")[0] == 200
         with socket.create_connection((server.host, server.port)) as line:
             line.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n")
             code, out, err = server.stop(signal.SIGINT)
@@ -170,10 +154,12 @@ def test_ctrl_c_ends_it_though_a_caller_is_connected(silo):
     assert "Traceback" not in err
 
 
-def test_every_answer_is_wholly_of_one_version(silo):
-    silo.publish(3)
+def test_every_answer_is_wholly_of_one_version(silo, monkeypatch):
+    """Its log is for machines where the settings say so."""
+    monkeypatch.setenv("FEDREC_CLIENT__LOG_FORMAT", "json")
     answers: dict[int, list[str]] = {}
     with serving(silo) as server:
+        silo.publish(3)
         server.until(3)
         wrong: list[object] = []
         over = threading.Event()
@@ -197,9 +183,14 @@ def test_every_answer_is_wholly_of_one_version(silo):
         over.set()
         for thread in asking:
             thread.join()
+        _, _, err = server.stop(signal.SIGTERM)
     assert wrong == []
     assert set(answers) == {3, 4, 5, 6}
     assert len({tuple(found) for found in answers.values()}) == 4
+    first, *_, last = map(json.loads, err.splitlines())
+    assert (first["event"], first["level"]) == ("not ready", "warning")
+    assert (last["event"], last["version"], last["level"]) == ("version served", 6, "info")
+    assert last["run"] and last["timestamp"]
 
 
 def test_what_others_could_read_is_refused(silo, refused, tmp_path):
@@ -400,11 +391,3 @@ def test_too_many_connections(idle):
             return
         except (KeyError, OSError):
             assert time.monotonic() < end
-
-
-def test_the_process_that_reads_the_data_has_ended(silo):
-    silo.publish(3)
-    with serving(silo) as server:
-        server.until(3)
-        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
-        assert children.read_text() == ""

@@ -1,6 +1,7 @@
 """CoFedRec, pFedGraph and PerFedRec: the worked numbers of the specifications, and odd cohorts."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -151,20 +152,28 @@ def test_the_term_of_the_mixture_by_hand():
     assert term == {"paper": pytest.approx(-0.3), "released": pytest.approx(0.3)}
 
 
-def test_convolutions_of_the_specification():
-    """u 1 and a 2 with one edge: (1.375, 1.625) both ways, as A^ is idempotent."""
-    for way in ("paper", "released"):
-        p, rows = convolved(
-            torch.tensor([[1.0]]), torch.tensor([[[2.0], [4.0]]]), torch.tensor([[1.0, 0.0]]), way
-        )
-        assert p.tolist() == [[1.375]]
-        assert rows.tolist() == [[[1.625], [4.0]]]
-    # Two items of a user differ: A^ is no longer idempotent.
-    star = torch.tensor([[1.0]]), torch.tensor([[[2.0], [4.0]]]), torch.ones((1, 2))
-    released, paper = convolved(*star, "released"), convolved(*star, "paper")
-    assert float(released[0]) == pytest.approx((1.0 + 3 * 7 / 3) / 4)
-    assert float(released[1][0, 1]) == pytest.approx((4.0 + 3 * 2.5) / 4)
-    assert float(paper[0]) != pytest.approx(float(released[0]))
+def test_convolutions_by_hand():
+    """User 1 with item 2: layers 1, 1.5, 1.75, 1.875, or 1 and three times 1.5 as released."""
+    one = torch.tensor([[1.0]]), torch.tensor([[[2.0], [4.0]]]), torch.tensor([[1.0, 0.0]])
+    assert convolved(*one, "paper").tolist() == [[1.53125]]
+    assert convolved(*one, "released").tolist() == [[1.375]]
+    # The user of the specification's path, with both items: 7 / 3 in its first layer.
+    star = *one[:2], torch.ones((1, 2))
+    assert float(convolved(*star, "released")) == pytest.approx((1.0 + 3 * 7 / 3) / 4)
+    assert float(convolved(*star, "paper")) == pytest.approx((1 + 7 / 3 + 25 / 9 + 79 / 27) / 4)
+
+
+@pytest.mark.parametrize("way", ["paper", "released"])
+def test_a_user_tells_its_positives_from_others_by_their_rows_alone(way):
+    """Rows that are equal have the same score, and a longer vector doesn't lower the loss."""
+    settings = {"name": "perfedrec", "dim": 4, "convolution": way}
+    algorithm = algorithm_of(plan_of(algorithm=settings), 6)
+    rows = torch.ones((1, 6, 4)) * torch.tensor([1.0, -2.0, 0.5, 3.0])
+    label = torch.tensor([[1.0, 1.0, 0.0, 0.0, 0.0, 0.0]])
+    for length in (0.0, 1.0, 100.0):
+        values = Values({"own_item_embedding": rows, "user_embedding": length * torch.ones((1, 4))})
+        loss = algorithm.loss(values, Batch(label=label, weight=label * 0 + 1 / 6, there=None))
+        assert float(loss) == pytest.approx(math.log(2.0))
 
 
 def test_a_loss_in_pieces_is_that_of_all_pairs_and_depends_on_its_user_alone():
@@ -188,9 +197,9 @@ def test_a_loss_in_pieces_is_that_of_all_pairs_and_depends_on_its_user_alone():
         for one, alone in zip(both, found([user, user], torch.float32), strict=True):
             assert torch.equal(one[user], alone[0])
     loss, _ = found([0, 1], torch.float64)
-    p, rows = convolved(vector.double(), table.double(), label.double(), "paper")
+    p = convolved(vector.double(), table.double(), label.double(), "paper")
     for user, n_positives in enumerate((10, 150)):
-        scores = rows[user] @ p[user]
+        scores = table[user].double() @ p[user]
         apart = scores[n_positives:] - scores[:n_positives, None]
         assert float(loss[user].detach()) == pytest.approx(
             float(torch.log1p(apart.exp()).mean()), 1e-12

@@ -209,7 +209,6 @@ def test_counts_of_no_set_of_users_give_no_model():
     [
         ({"rounds": {"user_fraction": 0.5}}, "rounds.user_fraction is 0.5"),
         ({"rounds": {"clients_per_round": 8}}, "rounds.clients_per_round is 8"),
-        ({"update": {"clip": 2.0}}, "update.clip is set"),
         ({"update": {"fraction_bits": 12}}, "update.fraction_bits is set"),
         ({"update": {"structure": "colr"}}, "no low-rank form"),
         ({"evaluation": {"protocol": "paper"}}, "No negatives are drawn"),

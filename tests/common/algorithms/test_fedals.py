@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from conformance.histories import counted
 from reference.plain_fedals import half_gradient, item_step, objective, solve_user
 from world.plans import plans, users_of
 
@@ -35,18 +36,11 @@ def pulls(numbers, plan):
     return plan.algorithm.regularisation * growth
 
 
-def counted(learner, users):
-    """Return the version after the counting round."""
-    shared = learner.server.initial_shared()
-    part = learner.contribute("count", 1, shared, users, learner.local.initial_private(users))
-    return learner.server.apply("count", 1, shared, part.vector)
-
-
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 0.875, 1.0])
 def test_a_round_agrees_with_the_definition(users, exponent):
     plan = plan_of(algorithm={"frequency_exponent": exponent, "momentum": 0.3})
     learner = Learner(plan, N_ITEMS, device="cpu")
-    shared, private = counted(learner, users), learner.local.initial_private(users)
+    shared, private = counted(learner, users)
     histories = histories_of(users)
     counts = np.bincount(np.concatenate(histories), minlength=N_ITEMS)
     table = shared.tensors["item_embedding"].copy()
@@ -76,7 +70,7 @@ def test_a_round_agrees_with_the_definition(users, exponent):
 def test_rounds_lower_the_loss_to_where_its_gradient_vanishes(users):
     plan = plan_of(algorithm={"momentum": 0.0, "frequency_exponent": 0.5})
     learner = Learner(plan, N_ITEMS, device="cpu")
-    shared, private = counted(learner, users), learner.local.initial_private(users)
+    shared, private = counted(learner, users)
     histories = histories_of(users)
     counts = np.bincount(np.concatenate(histories), minlength=N_ITEMS)
     item_pulls, user_pulls = pulls(counts, plan), pulls([len(h) for h in histories], plan)

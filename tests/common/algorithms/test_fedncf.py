@@ -1,4 +1,4 @@
-"""FedNCF: the worked means of the specification, and parity with autograd, user by user."""
+"""FedNCF: where it starts, what it scores and clips, and what is refused."""
 
 import numpy as np
 import pytest
@@ -35,33 +35,6 @@ def users():
 def states_of(plan, users):
     learner = Learner(plan, N_ITEMS, device="cpu")
     return learner, learner.server.initial_shared(), learner.local.initial_private(users)
-
-
-@pytest.mark.parametrize(("aggregation", "mean"), [("mf_secavg", 1.5), ("plain", 7 / 6)])
-def test_rows_are_divided_by_those_who_touched_them_or_by_all(aggregation, mean):
-    """Q_0 = 0.5 comes back as 1.0 and 2.0 from two clients; the third never touched it."""
-    learner = Learner(plan_of(algorithm={"dim": 1, "aggregation": aggregation}), 2, device="cpu")
-    start = learner.server.initial_shared()
-    start = start.with_tensors(item_embedding=np.array([[0.5], [0.25]]))
-    step = learner.server.layout.tensors[0].step
-    changes = {"item_embedding": np.array([[int((0.5 + 1.5) / step)], [0]])}
-    if aggregation == "plain":
-        changes["users"] = np.array([3])
-    else:
-        changes["samples"] = np.array([10 + 20 + 30])
-    # The second bias moves by 0.1, 0.1 and 0.4 where networks are weighted by 10, 20 and 30.
-    weighted = 0.1 * 10 + 0.1 * 20 + 0.4 * 30 if aggregation == "mf_secavg" else 0.6
-    network = {tensor.name: tensor for tensor in learner.server.layout.tensors}["bias_2"]
-    changes["bias_2"] = np.full(16, round(weighted / network.step))
-    metrics = learner.server.layout.metrics_slice
-    vector = learner.server.layout.pack(
-        changes, np.array([2, 0]), np.zeros(metrics.stop - metrics.start, dtype=np.int64)
-    )
-    after = learner.server.apply("train", 1, start, vector).tensors
-    assert after["item_embedding"][:, 0] == pytest.approx([mean, 0.25], abs=1e-6)
-    moved = after["bias_2"] - start.tensors["bias_2"]
-    assert moved == pytest.approx(0.25 if aggregation == "mf_secavg" else 0.2, abs=1e-5)
-    assert np.array_equal(after["weight_1"], start.tensors["weight_1"])
 
 
 def test_every_user_starts_from_one_network_and_a_vector_of_its_own(users):

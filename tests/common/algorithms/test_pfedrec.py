@@ -1,17 +1,15 @@
-"""PFedRec: the worked step of the specification, and parity with the plain loop."""
+"""PFedRec: what users keep, what they are scored with, and what is refused."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from conformance.histories import unequal_users
-from reference.plain_pfedrec import minibatch, train_user
+from conformance.histories import counted, unequal_users
+from reference.plain_pfedrec import train_user
 from world.plans import check_plan, plans
 
 from fedrec.algorithms import Circumstances, PFedRec, PFedRecSettings
-from fedrec.model.state import SharedState
-from fedrec.plan.algorithm import accelerator_of
 from fedrec.training.learner import Learner
 from fedrec.updates.update import UpdateSettings
 
@@ -33,34 +31,6 @@ def users():
 def states_of(plan, users):
     learner = Learner(plan, N_ITEMS, device="cpu")
     return learner, learner.server.initial_shared(), learner.local.initial_private(users)
-
-
-def test_the_plain_rule_reproduces_the_worked_step():
-    table = np.array([[0.5], [-0.4], [0.2]])
-    w, c, rows = minibatch(np.array([1.0]), 0.0, table, [(0, 1.0), (1, 0.0)], 0.1, 0.1 * 3 * 1)
-    assert w == pytest.approx([1.0174648], abs=5e-8)
-    assert c == pytest.approx(-0.0011886, abs=5e-8)
-    assert rows[:, 0] == pytest.approx([0.5573498, -0.4609487, 0.2], abs=5e-8)
-
-
-def test_the_server_averages_over_all_participants():
-    learner = Learner(plan_of(algorithm={"dim": 1}), 3, device="cpu")
-    table = np.array([[0.5], [-0.4], [0.2]])
-    first = np.array([[0.5573498], [-0.4609487], [0.2]]) - table
-    second = np.array([[0.5], [-0.4], [0.3]]) - table
-    metrics = learner.server.layout.metrics_slice
-    vector = learner.server.layout.pack(
-        {
-            "item_embedding": np.rint((first + second) / learner.server.layout.tensors[0].step),
-            "users": np.array([2]),
-        },
-        np.zeros(3, dtype=np.int64),
-        np.zeros(metrics.stop - metrics.start, dtype=np.int64),
-    )
-    after = learner.server.apply("train", 1, SharedState({"item_embedding": table}), vector)
-    assert after.tensors["item_embedding"][:, 0] == pytest.approx(
-        [0.5286749, -0.4304743, 0.25], abs=1e-6
-    )
 
 
 def test_every_user_starts_from_one_table_and_one_head(users):
@@ -109,9 +79,8 @@ def test_without_personal_items_the_published_table_scores(users):
 
 def test_rare_items_stay_and_the_step_does_not_move_with_them(users):
     plan = plan_of(federation={"minimum_item_users": 5})
-    learner, shared, private = states_of(plan, users)
-    counted = learner.contribute("count", 1, shared, users, private)
-    shared = learner.server.apply("count", 1, shared, counted.vector)
+    learner = Learner(plan, N_ITEMS, device="cpu")
+    shared, private = counted(learner, users)
     rare = shared.holders < 5
     assert 0 < rare.sum() < N_ITEMS
     (phase,) = learner.server.algorithm.phases({})
@@ -145,11 +114,6 @@ def test_of_low_rank_forms_it_has_one():
     for structure in ("scolr", "svd", "topk"):
         (sentence,) = check_plan(plan_of(update={"structure": structure, "rank": 2}))
         assert "another mean" in sentence and 'update.structure = "' in sentence
-
-
-def test_compiled_kernels_train_whole_rows_alone():
-    assert accelerator_of(plan_of()) is not None
-    assert accelerator_of(plan_of(update={"structure": "colr", "rank": 2})) is None
 
 
 def test_a_history_is_folded_into_a_head(users):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conformance.histories import split_of, versions
+from conformance.histories import counted, split_of, versions
 from reference.plain_ease import interactions_of, plain_ease
 from reference.plain_sketch import plain_orth, plain_sum, plain_weights
 
@@ -270,11 +270,8 @@ def test_values_of_long_histories_are_clipped_and_counted():
     plan = plan_of(2, algorithm={"longest_history": 1})
     learner = Learner(plan, 64, device="cpu")
     users = split_of([list(range(64))])
-    shared = learner.server.apply(
-        "count", 1, learner.server.initial_shared(),
-        learner.contribute("count", 1, learner.server.initial_shared(), users, None).vector,
-    )  # fmt: skip
-    part = learner.contribute("train", 2, shared, users, learner.local.initial_private(users))
+    shared, private = counted(learner, users)
+    part = learner.contribute("train", 2, shared, users, private)
     own = drawn_directions(plan.federation.seed, np.arange(64), 4).sum(0)
     assert part.n_clipped == 64 * int((np.abs(own) > 4.0).sum()) > 0
     sums = learner.server.travelling.unpack("train", shared, part.vector).changes["product"]
@@ -299,7 +296,6 @@ def test_the_model_does_not_depend_on_threads(histories):
     ("change", "word"),
     [
         ({"rounds": {"user_fraction": 0.5}}, "rounds.user_fraction is 0.5"),
-        ({"update": {"clip": 2.0}}, "update.clip is set"),
         ({"update": {"structure": "colr"}}, "no other low-rank form"),
         ({"evaluation": {"protocol": "paper"}}, "No negatives are drawn"),
         ({"privacy": {"mechanism": "gaussian"}}, "sketch has only its 2 sums"),

@@ -236,6 +236,10 @@ def test_split_deals_every_user_to_one_private_folder(fedrec, tmp_path, interact
     assert Catalogue.load(into / "catalogue.csv") == beside
     assert fedrec(*command).code == 2
     assert fedrec("data", "split", interactions_file, "--clients", 99, "--into", into).code == 2
+    Catalogue.of(["x"]).save(interactions_file.parent / "catalogue.csv")
+    outcome = fedrec(*command[:-1], tmp_path / "others")
+    assert outcome.code == 5 and "is not the catalogue of these data" in outcome.err
+    assert not (tmp_path / "others").exists()
 
 
 def test_an_unknown_dataset_names_the_known(fedrec):

@@ -69,6 +69,12 @@ def test_a_cache_that_cannot_be_written_is_a_warning(monkeypatch):
     assert "FEDREC_CACHE" in finding.remedy
 
 
+def test_without_colour_there_is_no_escape_sequence(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    finding = doctor_module.DoctorCheck(name="python", verdict="ok", found="3.12", remedy="")
+    assert next(iter(doctor_module._text([finding]))) == "ok   python: 3.12"
+
+
 def test_a_step_is_trained_on_the_device_that_is_named(fedrec):
     outcome = fedrec("doctor", "--device", "cpu", "--json")
     assert outcome.code == 0

@@ -207,10 +207,6 @@ def test_text_of_another_party_does_not_control_the_terminal(capsys):
     assert capsys.readouterr().out == "1  Film ]0;title\n2  two\n   lines\n"
 
 
-def test_the_app_is_named():
-    assert app.info.name == "fedrec"
-
-
 def walk(command, words=()):
     """Yield the words and the parameters of every command that does something."""
     context = command.context_class(command, info_name="fedrec")

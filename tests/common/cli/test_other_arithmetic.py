@@ -69,19 +69,10 @@ def test_a_simulation_goes_on_elsewhere_if_asked(fedrec, stopped, interactions_f
     assert fedrec("recommend", stopped, "--user", user, "-n", 1).code == 0
 
 
-@pytest.mark.parametrize(
-    ("number", "named"),
-    [
-        (None, "no format number"),
-        (1, "format 1, made by an older"),
-        (3, "format 3, made by a newer"),
-    ],
-)
-def test_a_folder_of_another_format_is_refused_by_its_number(fedrec, stopped, number, named):
+def test_a_folder_of_another_format_is_refused_by_its_number(fedrec, stopped):
     path = stopped / "environment.json"
     record = json.loads(path.read_text())
-    del record["format"]
-    path.write_text(json.dumps(record if number is None else record | {"format": number}))
+    path.write_text(json.dumps(record | {"format": 3}))
     before = contents(stopped)
     for again in (
         ("simulate", stopped / "resolved.toml", "--resume", stopped, ACCEPT_FLAG),
@@ -90,7 +81,7 @@ def test_a_folder_of_another_format_is_refused_by_its_number(fedrec, stopped, nu
     ):
         outcome = fedrec(*again)
         assert outcome.code == 5
-        assert named in outcome.err
+        assert "format 3, made by a newer" in outcome.err
     assert contents(stopped) == before
 
 

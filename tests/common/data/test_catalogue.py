@@ -111,6 +111,7 @@ def test_titles_may_be_edited_in_the_file(tmp_path):
         ("a,\n", "a\n", "first record 3"),
         ("a,\n", "", "fingerprint"),
         (",1,", ",one,", "is damaged"),
+        (",1,", f",{'9' * 5000},", "is damaged"),
         ("item_id,title", "title,item_id", "is damaged"),
     ],
 )

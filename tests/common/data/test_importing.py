@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pwd
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from fedrec.cli import doctor
 from fedrec.data import PUBLIC, READERS, Reading, import_public, read_interactions
-from fedrec.data.public import Counts, KnownCopy, PublicDataset, cached_path, find
+from fedrec.data.public import (
+    Counts,
+    KnownCopy,
+    PublicDataset,
+    cached_path,
+    find,
+    require_if_public,
+)
 from fedrec.data.reading import DataSettings
 from fedrec.data.source import read_source
-from fedrec.errors import DataError
+from fedrec.errors import DataError, SettingsError
 from fedrec.settings.validation import load_settings
 
 # Three users; a repeats a pair, which counts once at its later time; c has one item only.
@@ -107,6 +116,22 @@ def test_a_file_without_a_user_that_counts_is_no_copy(file):
     with pytest.raises(DataError, match="is not Tiny: it has 0 interactions of 0 users"):
         import_public("tiny", file, force=True)
     assert not cached_path("tiny").exists()
+
+
+def test_an_account_without_a_home_reads_its_own_files(file, monkeypatch):
+    for name in ("FEDREC_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def homeless(uid):
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", homeless)
+    require_if_public(str(file))
+    with pytest.raises(SettingsError, match="no home folder") as refused:
+        find("tiny")
+    assert "FEDREC_CACHE" in refused.value.remedy
+    (checked,) = doctor._cache()
+    assert (checked.verdict, checked.remedy) == ("warn", refused.value.remedy)
 
 
 def test_without_a_known_sum_the_counts_decide(file, monkeypatch):

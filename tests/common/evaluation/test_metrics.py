@@ -15,28 +15,26 @@ def contribution(rank, at=10):
     return rank_values(np.array([rank]), at)[0].tolist()
 
 
-def test_the_first_place_is_worth_everything():
-    assert contribution(0.0) == [1, 1, ONE, ONE]
+@pytest.mark.parametrize(
+    ("rank", "expected"),
+    [
+        (0.0, [1, 1, ONE, ONE]),
+        # 1 / log2(3).
+        (1.0, [1, 1, round(0.6309297535714575 * ONE), ONE // 2]),
+        (9.0, [1, 1, round(0.2890648263178879 * ONE), round(ONE / 10)]),
+        (10.0, [1, 0, 0, 0]),
+        # Tied with one other item: half a place, and log2(2.5) = 1.3219281.
+        (0.5, [1, 1, round(0.7564707973660302 * ONE), round(ONE / 1.5)]),
+        # No held-out item.
+        (-1.0, [0, 0, 0, 0]),
+    ],
+)
+def test_what_a_place_is_worth(rank, expected):
+    assert contribution(rank) == expected
 
 
-def test_the_second_place_is_worth_one_over_log2_of_three():
-    assert contribution(1.0) == [1, 1, round(0.6309297535714575 * ONE), ONE // 2]
-
-
-def test_the_tenth_place_is_a_hit_and_the_eleventh_is_not():
-    assert contribution(9.0) == [1, 1, round(0.2890648263178879 * ONE), round(ONE / 10)]
-    assert contribution(10.0) == [1, 0, 0, 0]
-    assert contribution(10.0, at=11)[1] == 1
-
-
-def test_a_tie_with_one_other_item_counts_half_a_place():
-    # log2(2.5) = 1.3219281
-    assert contribution(0.5) == [1, 1, round(0.7564707973660302 * ONE), round(ONE / 1.5)]
-    assert contribution(9.5)[1] == 1
-
-
-def test_a_user_without_held_out_item_counts_nowhere():
-    assert contribution(-1.0) == [0, 0, 0, 0]
+def test_the_last_place_of_a_list():
+    assert contribution(10.0, at=11)[1] == contribution(9.5)[1] == 1
 
 
 def test_rates_are_means_over_users_with_a_held_out_item():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conformance.histories import counted
 from world.plans import params, plan_of
 
 from fedrec.algorithms import ALGORITHMS
@@ -18,9 +19,7 @@ from fedrec_lab.simulation import simulate
 def popularity_of(interactions, catalogue):
     users = leave_one_out(interactions, catalogue)
     learner = Learner(plan_of(rounds={"total": 1}), len(catalogue), device="cpu")
-    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
-    counted = learner.contribute("count", 1, shared, users, private)
-    shared = learner.server.apply("count", 1, shared, counted.vector)
+    shared, private = counted(learner, users)
     measured = Evaluator(learner.local).measure(
         shared, users, private, references=True, number=2, local=False
     )
@@ -127,9 +126,8 @@ def small():
     )
     users = leave_one_out(data.interactions, data.catalogue)
     learner = Learner(plan, 60, device="cpu")
-    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
-    counted = learner.contribute("count", 1, shared, users, private)
-    return learner, learner.server.apply("count", 1, shared, counted.vector), users, private
+    shared, private = counted(learner, users)
+    return learner, shared, users, private
 
 
 def test_every_reference_counts_every_user(small):

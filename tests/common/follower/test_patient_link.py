@@ -1,7 +1,8 @@
 """Patience: full jitter, for ever, and only with what passes by itself."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from world.engine import Bench, identity
@@ -23,6 +24,23 @@ def world(tmp_path):
 def patient(world: World, pauses: list[float], **options: int) -> Link:
     waiting = Backoff(StopSwitch(), sleep=pauses.append, jitter=lambda: 0.5, **options)
     return patient_link(world.link, Meter(), waiting, lambda error: None)
+
+
+def failing(world: World, *errors: FedrecError) -> None:
+    """Let the next calls fail, each with one of these errors."""
+    left = list(errors)
+
+    def fail(name: str) -> None:
+        if left:
+            raise left.pop(0)
+
+    world.link.before = fail
+
+
+def listening(world: World, hear: Callable[[FedrecError], None], **options: Any) -> Link:
+    """Return a patient link that waits no time, and tells what it waits for."""
+    waiting = Backoff(StopSwitch(), sleep=lambda seconds: None, jitter=lambda: 0.5)
+    return patient_link(world.link, Meter(), waiting, hear, **options)
 
 
 def test_pauses_double_up_to_a_cap(world):
@@ -48,23 +66,10 @@ def test_a_call_that_failed_is_no_long_poll_when_it_is_repeated(world, monkeypat
 
 def test_a_trouble_is_told_once_and_counted(world):
     """Not for ever, as whoever listens would hear it."""
-    text = [Unreachable("no answer")] * 4 + [StorageError("full")] * 2 + [Unreachable("no answer")]
-    left = list(text)
-
-    def fail(name: str) -> None:
-        if left:
-            raise left.pop(0)
-
-    world.link.before = fail
-    stop, seen, counted = StopSwitch(), list[str](), list[int]()
-    waiting = Backoff(stop, sleep=lambda seconds: None, jitter=lambda: 0.5)
-    link = patient_link(
-        world.link,
-        Meter(),
-        waiting,
-        lambda e: seen.append(e.message),
-        on_answer=counted.append,
-    )
+    away = Unreachable("no answer")
+    failing(world, *[away] * 4, *[StorageError("full")] * 2, away)
+    seen, counted = list[str](), list[int]()
+    link = listening(world, lambda error: seen.append(error.message), on_answer=counted.append)
     link.federation(world.identity.client_id)
     assert seen == ["no answer", "full", "no answer"] and counted == [7]
     link.federation(world.identity.client_id)
@@ -72,18 +77,12 @@ def test_a_trouble_is_told_once_and_counted(world):
 
 
 def test_a_trouble_is_the_same_whatever_its_incident(world):
-    left = list(range(3))
-
-    def fail(name: str) -> None:
-        if left:
-            error = StorageError(f"Storage is unavailable. (incident 00{left.pop()})")
-            error.incident = error.message[-4:-1]
-            raise error
-
-    world.link.before = fail
-    stop, seen = StopSwitch(), list[FedrecError]()
-    waiting = Backoff(stop, sleep=lambda seconds: None, jitter=lambda: 0.5)
-    patient_link(world.link, Meter(), waiting, seen.append).federation(world.identity.client_id)
+    errors = [StorageError(f"Storage is unavailable. (incident 00{n})") for n in (2, 1, 0)]
+    for error in errors:
+        error.incident = error.message[-4:-1]
+    failing(world, *errors)
+    seen: list[FedrecError] = []
+    listening(world, seen.append).federation(world.identity.client_id)
     assert [error.incident for error in seen] == ["002"]
 
 
@@ -96,17 +95,7 @@ def test_it_gives_up_when_told_to(world):
 
 
 def test_it_gives_up_where_the_last_attempt_allowed_was_cut(world):
-    text: list[FedrecError] = [
-        Unreachable("no answer"),
-        CorruptUpload("cut"),
-        Unreachable("no answer"),
-    ]
-
-    def fail(name: str) -> None:
-        if text:
-            raise text.pop(0)
-
-    world.link.before = fail
+    failing(world, Unreachable("no answer"), CorruptUpload("cut"), Unreachable("no answer"))
     with pytest.raises(Unreachable):
         patient(world, [], maximum_attempts=2).federation(world.identity.client_id)
     assert len(world.link.calls) == 3
@@ -114,10 +103,7 @@ def test_it_gives_up_where_the_last_attempt_allowed_was_cut(world):
 
 @pytest.mark.parametrize(("error", "tries"), [(CorruptUpload, 5), (RoundClosed, 1)])
 def test_what_does_not_pass_is_raised(world, error, tries):
-    def fail(name: str) -> None:
-        raise error("no")
-
-    world.link.before = fail
+    failing(world, *[error("no")] * 9)
     with pytest.raises(error):
         patient(world, []).federation(world.identity.client_id)
     assert len(world.link.calls) == tries
@@ -125,26 +111,13 @@ def test_what_does_not_pass_is_raised(world, error, tries):
 
 def test_an_upload_that_was_cut_goes_on_after_a_long_outage(world):
     """Nine unanswered calls, and four of whose bytes some are missing."""
-    left: list[FedrecError] = [Unreachable("no answer")] * 9 + [CorruptUpload("cut")] * 4
-
-    def fail(name: str) -> None:
-        if left:
-            raise left.pop(0)
-
-    world.link.before = fail
+    failing(world, *[Unreachable("no answer")] * 9, *[CorruptUpload("cut")] * 4)
     patient(world, []).federation(world.identity.client_id)
     assert len(world.link.calls) == 14
 
 
 def test_a_coordinator_with_a_full_disk_is_waited_for(world):
-    left = [3]
-
-    def full(name: str) -> None:
-        left[0] -= 1
-        if left[0] >= 0:
-            raise StorageError("full")
-
-    world.link.before = full
+    failing(world, *[StorageError("full")] * 3)
     patient(world, []).federation(world.identity.client_id)
     assert len(world.link.calls) == 4
 

@@ -63,9 +63,13 @@ def roster(
     )
 
 
-FIRST = roster(
-    1, (0, 1, 2), (Cell(id=1, since=1, core=ids(0, 1, 2)),), tuple(standing(n, 1) for n in range(3))
-)
+def one_cell(n: int, size: int = 3) -> Roster:
+    """Return a first roster whose `n` members are one cell."""
+    cells = (Cell(id=1, since=1, core=ids(*range(n))),)
+    return roster(1, tuple(range(n)), cells, tuple(standing(k, 1) for k in range(n)), size=size)
+
+
+FIRST = one_cell(3)
 
 
 def refused(old: Roster | None, new: Roster, why: str) -> None:
@@ -160,37 +164,21 @@ def test_roster_without_history():
 
 
 def test_split_cell_between_epochs():
-    whole = roster(
-        1,
-        tuple(range(6)),
-        (Cell(id=1, since=1, core=ids(*range(6))),),
-        tuple(standing(n, 1) for n in range(6)),
-    )
+    whole = one_cell(6)
     halves = (Cell(id=1, since=1, core=ids(0, 1, 2)), Cell(id=2, since=2, core=ids(3, 4, 5)))
     new = roster(2, tuple(range(6)), halves, whole.partition.standings, whole)
     refused(whole, new, "core of cell 1 changed")
 
 
 def test_a_smaller_cell_size_is_refused():
-    larger = roster(
-        1,
-        tuple(range(4)),
-        (Cell(id=1, since=1, core=ids(*range(4))),),
-        tuple(standing(n, 1) for n in range(4)),
-        size=4,
-    )
+    larger = one_cell(4, size=4)
     smaller = replace(larger.partition, cell_size=3)
     following = replace(larger, epoch=2, previous=larger.digest(), partition=smaller)
     refused(larger, following, "cell_size was 4 and is 3")
 
 
 def test_a_core_member_becomes_a_guest_by_its_own_word_only():
-    four = roster(
-        1,
-        tuple(range(4)),
-        (Cell(id=1, since=1, core=ids(*range(4))),),
-        tuple(standing(n, 1) for n in range(4)),
-    )
+    four = one_cell(4)
     moved = (Cell(id=1, since=1, core=ids(0, 1, 2), guests=ids(3)),)
     known = tuple(standing(n, 1) for n in range(3))
     check_cells(four, roster(2, tuple(range(4)), moved, (*known, guest(3, 1)), four))

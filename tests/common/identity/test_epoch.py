@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError, replace
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -44,15 +45,16 @@ def make(
 
 
 def open_bundle(
-    bundle: KeyEpoch, identity: Identity, authority: Authority
+    bundle: KeyEpoch, identity: Identity, authority: Authority, **other: bytes
 ) -> tuple[Roster, EpochSecrets]:
-    return open_epoch(
-        roster_json=bundle.roster.to_json(),
-        server_context=bundle.server_context,
-        wrapped=bundle.secrets_for(identity.client_id),
-        identity=identity,
-        pinned_authority_key=authority.public_key,
-    )
+    arguments: dict[str, Any] = {
+        "roster_json": bundle.roster.to_json(),
+        "server_context": bundle.server_context,
+        "wrapped": bundle.secrets_for(identity.client_id),
+        "identity": identity,
+        "pinned_authority_key": authority.public_key,
+    }
+    return open_epoch(**arguments | other)
 
 
 @pytest.fixture
@@ -149,13 +151,7 @@ def test_secrets_that_the_authority_did_not_make_are_refused(authority, members,
     # A coordinator knows every public key, so it can wrap secrets of its own.
     forged = make(Authority.create(), members)
     with pytest.raises(BadSignature, match="not the ones"):
-        open_epoch(
-            roster_json=bundle.roster.to_json(),
-            server_context=CONTEXT,
-            wrapped=forged.secrets_for(members[0].client_id),
-            identity=members[0],
-            pinned_authority_key=authority.public_key,
-        )
+        open_bundle(bundle, members[0], authority, wrapped=forged.secrets_for(members[0].client_id))
 
 
 def test_parts_of_another_epoch_are_refused(authority, members, bundle):
@@ -172,22 +168,10 @@ def test_parts_of_another_epoch_are_refused(authority, members, bundle):
         bundle.secrets_for(other.client_id),
     ):
         with pytest.raises(KeysError) as caught:
-            open_epoch(
-                roster_json=bundle.roster.to_json(),
-                server_context=CONTEXT,
-                wrapped=wrapped,
-                identity=me,
-                pinned_authority_key=authority.public_key,
-            )
+            open_bundle(bundle, me, authority, wrapped=wrapped)
         assert caught.value.remedy
     with pytest.raises(KeysError, match="context"):
-        open_epoch(
-            roster_json=bundle.roster.to_json(),
-            server_context=b"other",
-            wrapped=whole,
-            identity=me,
-            pinned_authority_key=authority.public_key,
-        )
+        open_bundle(bundle, me, authority, server_context=b"other")
 
 
 def test_destroyed_secrets_are_gone():

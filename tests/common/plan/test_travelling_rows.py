@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conformance.histories import counted
 from world.plans import users_of
 
-from fedrec.data import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.model.state import SharedState
 from fedrec.plan.algorithm import algorithm_of
@@ -39,12 +39,6 @@ def plan_of(name: str = "fedals", **sections: dict[str, Any]) -> Plan:
 @pytest.fixture(scope="module")
 def users():
     return users_of(80, N_ITEMS, clusters=4, each=9, seed=5)
-
-
-def counted(learner: Learner, users: UserSplit) -> SharedState:
-    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
-    part = learner.contribute("count", 1, shared, users, private)
-    return learner.server.apply("count", 1, shared, part.vector)
 
 
 def assert_same(one: SharedState, two: SharedState) -> None:
@@ -97,12 +91,12 @@ def test_all_rows_travel_before_the_count_and_where_noise_covers_rare_items():
 def test_a_vector_scattered_back_is_that_over_the_whole_catalogue(name, users):
     """The same training, by a learner whose rows all travel though the same ones are active."""
     learner = Learner(plan_of(name), N_ITEMS, device="cpu")
-    shared = counted(learner, users)
+    shared, private = counted(learner, users)
     rows = learner.server.travelling.rows("train", shared)
     assert shared.holders is not None
     assert 0 < len(rows.index) < 256 < N_ITEMS
     assert rows.index.tolist() == [i for i, held in enumerate(shared.holders) if held >= LEAST]
-    part = learner.contribute("train", 2, shared, users, learner.local.initial_private(users))
+    part = learner.contribute("train", 2, shared, users, private)
     whole = Layout.of(learner.server.plan, N_ITEMS)
     sums = learner.server.travelling.unpack("train", shared, part.vector)
     full = whole.pack(sums.changes, sums.counts, sums.metrics)
@@ -140,8 +134,8 @@ def _starts(layout: Layout) -> list[int]:
 @pytest.mark.parametrize("name", ["fedals", "fedmf", "fedncf", "fedrap", "pfedclr", "pfedrec"])
 def test_the_next_version_follows_from_the_sums_over_the_whole_catalogue(name, users):
     learner = Learner(plan_of(name), N_ITEMS, device="cpu")
-    shared = counted(learner, users)
-    part = learner.contribute("train", 2, shared, users, learner.local.initial_private(users))
+    shared, private = counted(learner, users)
+    part = learner.contribute("train", 2, shared, users, private)
     after = learner.server.apply("train", 2, shared, part.vector)
     sums = learner.server.travelling.unpack("train", shared, part.vector)
     steps = {tensor.name: tensor.step for tensor in learner.server.layout.tensors}
@@ -157,8 +151,7 @@ def test_the_next_version_follows_from_the_sums_over_the_whole_catalogue(name, u
 def test_a_later_count_keeps_rows_and_starts_new_ones_from_the_seed(users):
     """What is kept belongs to items, so that another list of active ones moves nothing."""
     learner = Learner(plan_of(), N_ITEMS, device="cpu")
-    first = counted(learner, users)
-    private = learner.local.initial_private(users)
+    first, private = counted(learner, users)
     trained = learner.server.apply(
         "train", 2, first, learner.contribute("train", 2, first, users, private).vector
     )
@@ -186,7 +179,7 @@ def test_a_later_count_keeps_rows_and_starts_new_ones_from_the_seed(users):
 
 def test_without_an_active_item_nothing_is_trained(users):
     learner = Learner(plan_of(federation={"minimum_item_users": 81}), N_ITEMS, device="cpu")
-    shared = counted(learner, users)
+    shared, _ = counted(learner, users)
     with pytest.raises(SettingsError, match="no item is held by 81 users") as caught:
         learner.server.travelling.check(shared)
     assert "federation.minimum_item_users" in str(caught.value)
@@ -272,19 +265,3 @@ def test_a_vector_that_keys_were_not_planned_for_is_refused():
     planned = protection_of(plan, 300)
     with pytest.raises(SettingsError, match=r"'pull' has 3072 values.*'counts' has 768"):
         planned.over(Layout.of(plan, 768).vector_spec)
-
-
-def test_rows_that_travel_do_not_change_what_is_shared(users):
-    """The state stays addressed by item: as long as the catalogue, whatever travelled."""
-    learner = Learner(plan_of(), N_ITEMS, device="cpu")
-    shared = counted(learner, users)
-    part = learner.contribute("train", 2, shared, users, learner.local.initial_private(users))
-    after = learner.server.apply("train", 2, shared, part.vector)
-    assert {name: len(values) for name, values in after.tensors.items()} == {
-        "item_embedding": N_ITEMS,
-        "item_velocity": N_ITEMS,
-    }
-    rows = learner.server.travelling.rows("train", shared).index
-    for name, values in after.tensors.items():
-        assert np.array_equal(np.delete(values, rows, 0), np.delete(shared.tensors[name], rows, 0))
-        assert not np.array_equal(values[rows], shared.tensors[name][rows])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conformance.protection_suite import extreme, make_party
+from conformance.protection_suite import extreme, make_party, summed
 
 from fedrec.errors import KeysError, RevealRefused
 from fedrec.protection import BFV, SegmentSpec, VectorSpec
@@ -20,13 +20,10 @@ def test_1024_messages_at_the_largest_bound_of_a_slot_sum_exactly(sign):
     spec = VectorSpec(segments=(segment,), max_summands=1024)
     party = make_party(BFV, "default", spec)
     vector = extreme(spec, sign, 1024)
-    accumulator = party.protection.accumulator(party.context)
     # Sixteen messages, sixty-four times each, carry more noise than 1024 fresh ones.
-    for message in [party.member.protect(vector) for _ in range(16)]:
-        for _ in range(64):
-            accumulator.add(message)
+    total = summed(party, *[party.member.protect(vector) for _ in range(16)] * 64)
     assert party.protection.chosen.n_blocks == 1
-    revealed = party.member.reveal(accumulator.finish(), 1024)
+    revealed = party.member.reveal(total, 1024)
     assert np.array_equal(revealed, 1024 * vector)
 
 
@@ -37,10 +34,7 @@ def test_the_measured_noise_of_fresh_sums_stays_below_the_bound(preset):
     spec = VectorSpec(segments=(segment,), max_summands=100)
     party = make_party(BFV, preset, spec)
     vector = extreme(spec, 1, 100)
-    accumulator = party.protection.accumulator(party.context)
-    for _ in range(100):
-        accumulator.add(party.member.protect(vector))
-    total = accumulator.finish()
+    total = summed(party, *(party.member.protect(vector) for _ in range(100)))
     assert np.array_equal(party.member.reveal(total, 100), 100 * vector)
 
     assert isinstance(party.member, BlockMember)
@@ -60,22 +54,17 @@ def test_as_many_tagged_messages_as_planned_are_known(preset, sign):
     """Tags fill their slots whatever the messages are, so that they carry the most noise."""
     segment = SegmentSpec(name="all", length=5000, max_abs_sum=2**20)
     spec = VectorSpec(segments=(segment,), max_summands=100, tagged=True)
-    plan = BFV.plan(spec, preset=preset)
-    protection = BFV(spec, plan)
+    party = make_party(BFV, preset, spec)
+    plan = party.protection.chosen
     assert plan.n_tags == TAGS
     assert plan.message_bytes == BFV.plan(replace(spec, tagged=False), preset=preset).message_bytes
-    context, secret = protection.generate()
-    member = protection.member(context, secret.export_for_wrapping(), tag_key=bytes(range(32)))
     vector = extreme(spec, sign, 100)
-    accumulator = protection.accumulator(context)
     names = tuple(f"client {n}".encode() for n in range(100))
-    for name in names:
-        accumulator.add(member.protect(vector, name))
-    total = accumulator.finish()
-    assert np.array_equal(member.reveal(total, 100, names), 100 * vector)
+    total = summed(party, *(party.member.protect(vector, name) for name in names))
+    assert np.array_equal(party.member.reveal(total, 100, names), 100 * vector)
     for wrong in (names[1:], (*names[1:], names[1]), (*names[1:], b"another")):
         with pytest.raises(RevealRefused, match="tags"):
-            member.reveal(total, 100, wrong)
+            party.member.reveal(total, 100, wrong)
 
 
 def test_tags_without_a_key_are_refused():
@@ -95,10 +84,9 @@ def test_a_plan_without_tags_opens_nothing_by_names():
         segments=(SegmentSpec(name="all", length=9, max_abs_sum=100),), max_summands=9
     )
     party = make_party(BFV, "default", spec)
-    accumulator = party.protection.accumulator(party.context)
-    accumulator.add(party.member.protect(extreme(spec, 1, 9), b"one"))
+    total = summed(party, party.member.protect(extreme(spec, 1, 9), b"one"))
     with pytest.raises(RevealRefused, match="tags"):
-        party.member.reveal(accumulator.finish(), 1, (b"one",))
+        party.member.reveal(total, 1, (b"one",))
 
 
 @pytest.mark.parametrize("preset", ["default", "wide"])

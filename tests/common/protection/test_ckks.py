@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conformance.protection_suite import extreme, make_party, random_vectors
+from conformance.protection_suite import extreme, make_party, random_vectors, summed
 
 from fedrec.errors import SettingsError
 from fedrec.protection import CKKS, SegmentSpec, VectorSpec
@@ -24,10 +24,7 @@ def test_the_measured_error_stays_below_the_bound(preset, n_summands, largest, c
         vectors = random_vectors(spec, n_summands)
     else:
         vectors = [extreme(spec, 1, n_summands)] * n_summands
-    accumulator = party.protection.accumulator(party.context)
-    for vector in vectors:
-        accumulator.add(party.member.protect(vector))
-    total = accumulator.finish()
+    total = summed(party, *map(party.member.protect, vectors))
     revealed = party.member.reveal(total, n_summands)
     assert np.array_equal(revealed, np.sum(vectors, axis=0))
 

@@ -17,10 +17,10 @@ from conformance.protection_suite import (
     HEADER_BYTES,
     SHORT,
     SHORTEST,
-    Party,
     extreme,
     make_party,
     random_vectors,
+    summed,
 )
 from gmpy2 import mpz
 
@@ -68,13 +68,6 @@ def numbers_in(message: bytes, step: int = 512) -> list[int]:
 
 def with_numbers(message: bytes, numbers: list[int], step: int = 512) -> bytes:
     return message[:HEADER_BYTES] + b"".join(number.to_bytes(step, "big") for number in numbers)
-
-
-def summed(party: Party, *messages: bytes) -> bytes:
-    total = party.protection.accumulator(party.context)
-    for message in messages:
-        total.add(message)
-    return total.finish()
 
 
 def test_the_price_is_what_the_design_promises():
@@ -292,28 +285,14 @@ def test_secrets_of_other_keys_or_damaged_ones_are_refused(party, key):
             party.protection.member(party.context, party.context + content)
 
 
-def test_a_closed_member_does_nothing(party):
-    member = party.protection.member(party.context, party.secret)
-    zeros = np.zeros(SHORT.length, dtype=np.int64)
-    total = summed(party, member.protect(zeros))
-    member.close()
-    with pytest.raises(KeysError):
-        member.protect(zeros)
-    with pytest.raises(KeysError):
-        member.reveal(total, 1)
-
-
 @pytest.mark.parametrize("sign", [1, -1])
 def test_1024_messages_at_the_largest_bound_sum_exactly(sign):
     segment = SegmentSpec(name="all", length=3, max_abs_sum=1024 << 31)
     spec = VectorSpec(segments=(segment,), max_summands=1024)
     party = make_party(Paillier, "packed-2048", spec)
     vector = extreme(spec, sign, 1024)
-    total = party.protection.accumulator(party.context)
-    message = party.member.protect(vector)
-    for _ in range(1024):
-        total.add(message)
-    assert np.array_equal(party.member.reveal(total.finish(), 1024), 1024 * vector)
+    total = summed(party, *[party.member.protect(vector)] * 1024)
+    assert np.array_equal(party.member.reveal(total, 1024), 1024 * vector)
 
 
 @pytest.mark.parametrize("preset", ["packed-2048", "single-2048"])
@@ -321,20 +300,16 @@ def test_1024_messages_at_the_largest_bound_sum_exactly(sign):
 def test_tagged_sums_are_exact_and_known(preset, sign):
     """The largest values of as many messages as planned, with tags above every counter."""
     spec = tagged(SHORTEST if preset.startswith("single") else SHORT)
-    plan = Paillier.plan(spec, preset=preset)
-    assert plan.n_tags == 2
-    protection = Paillier(spec, plan)
-    context, secret = protection.generate()
-    member = protection.member(context, secret.export_for_wrapping(), tag_key=bytes(range(32)))
+    party = make_party(Paillier, preset, spec)
+    member = party.member
+    assert party.protection.chosen.n_tags == 2
     names = tuple(f"client {n}".encode() for n in range(6))
     vector = extreme(spec, sign, 6)
     messages = [member.protect(vector, name) for name in names]
 
     def total(*chosen: int) -> bytes:
-        accumulator = protection.accumulator(context)
-        for index in chosen:
-            accumulator.add(messages[index])
-        return accumulator.refreshed(accumulator.finish())
+        found = summed(party, *(messages[index] for index in chosen))
+        return party.protection.accumulator(party.context).refreshed(found)
 
     assert np.array_equal(member.reveal(total(*range(6)), 6, names), 6 * vector)
     for wrong in ((0, 0, 2, 3, 4, 5), (0, 0, 0, 0, 0, 0)):
@@ -347,21 +322,16 @@ def test_tagged_sums_are_exact_and_known(preset, sign):
 def test_a_slot_cannot_be_moved_by_a_multiple_of_the_tags_modulus():
     """Whoever adds the modulus to a slot keeps the hash modulo it; the slot's bounds do not."""
     spec = tagged(SHORT)
-    protection = Paillier(spec, Paillier.plan(spec, preset="packed-2048"))
-    context, secret = protection.generate()
-    member = protection.member(context, secret.export_for_wrapping(), tag_key=bytes(range(32)))
-    public = PaillierPublicKey.from_bytes(context[CONTEXT_HEAD:], 2048)
-    accumulator = protection.accumulator(context)
+    party = make_party(Paillier, "packed-2048", spec)
+    public = PaillierPublicKey.from_bytes(party.context[CONTEXT_HEAD:], 2048)
     names = (b"a", b"b", b"c")
-    for name in names:
-        accumulator.add(member.protect(extreme(spec, 1, 6), name))
-    total = accumulator.finish()
+    total = summed(party, *(party.member.protect(extreme(spec, 1, 6), name) for name in names))
     (first, *others) = public.read(memoryview(total)[HEADER_BYTES:])
     for shift in (0, 28, 56):
         moved = first * (1 + (TAG_MODULUS << shift) * public.n) % public.n_squared
         forged = total[:HEADER_BYTES] + public.write([moved, *others])
         with pytest.raises(RevealRefused):
-            member.reveal(forged, 3, names)
+            party.member.reveal(forged, 3, names)
 
 
 @pytest.mark.parametrize("preset", ["packed-2048", "single-2048"])
@@ -390,17 +360,12 @@ def test_sums_at_the_border_cannot_be_moved_by_the_modulus():
     """What turned a sum of -3 into 2^61 - 4 where slots were as wide as the modulus."""
     segment = SegmentSpec(name="change", length=2, max_abs_sum=2**60 - 1)
     spec = VectorSpec(segments=(segment,), max_summands=3, tagged=True)
-    protection = Paillier(spec, Paillier.plan(spec, preset="packed-2048"))
-    context, secret = protection.generate()
-    member = protection.member(context, secret.export_for_wrapping(), tag_key=bytes(range(32)))
-    public = PaillierPublicKey.from_bytes(context[CONTEXT_HEAD:], 2048)
-    accumulator = protection.accumulator(context)
+    party = make_party(Paillier, "packed-2048", spec)
+    public = PaillierPublicKey.from_bytes(party.context[CONTEXT_HEAD:], 2048)
     names = (b"a", b"b", b"c")
-    for name in names:
-        accumulator.add(member.protect(np.array([-1, 5]), name))
-    total = accumulator.finish()
-    assert member.reveal(total, 3, names).tolist() == [-3, 15]
+    total = summed(party, *(party.member.protect(np.array([-1, 5]), name) for name in names))
+    assert party.member.reveal(total, 3, names).tolist() == [-3, 15]
     (only,) = public.read(memoryview(total)[HEADER_BYTES:])
     moved = only * (1 + TAG_MODULUS * public.n) % public.n_squared
     with pytest.raises(RevealRefused):
-        member.reveal(total[:HEADER_BYTES] + public.write([moved]), 3, names)
+        party.member.reveal(total[:HEADER_BYTES] + public.write([moved]), 3, names)

@@ -1,6 +1,4 @@
-"""Blocks: shapes and samples that follow from the user alone, and bits that do, too."""
-
-from dataclasses import replace
+"""Blocks: shapes and samples follow from the user alone, as bits do in `test_invariance.py`."""
 
 import numpy as np
 import pytest
@@ -10,7 +8,6 @@ from reference.plain_fedmf import batches_of, samples_of
 from world.plans import plan_of, users_of
 
 from fedrec.training import blocks as blocks_module
-from fedrec.training import trainer
 from fedrec.training.blocks import BLOCK_USERS, blocks_of, buckets_of, padded
 from fedrec.training.learner import Learner
 from fedrec.training.samples import draw_samples
@@ -199,80 +196,6 @@ def test_shapes_follow_from_the_user_alone(users, gathers):
         assert own == {index: expected[index] for index in part.tolist()}
     for index in all_users.tolist():
         assert shapes_of(learner, users, np.array([index]), gathers)[index] == expected[index]
-
-
-class Bits:
-    """Everything that training leaves of each user, by the user's key, as bytes."""
-
-    def __init__(self, learner, users, monkeypatch):
-        self._learner, self._users = learner, users
-        self._shared, self._private = begin(learner, users)
-        self._order = []
-        made = blocks_of
-
-        def noted(chunk, *args, **kwargs):
-            for block in made(chunk, *args, **kwargs):
-                self._order.append(chunk.user_index[block.users[: block.n_users]].tolist())
-                yield block
-
-        monkeypatch.setattr(trainer, "blocks_of", noted)
-
-    def of(self, members):
-        learner = self._learner
-        chunk = chunk_of(learner, self._users, members)
-        active = np.arange(N_ITEMS)
-        start = learner.server.algorithm.derived.start(self._shared, active, ROUND, CPU)
-        sums = UnroundedSums(N_ITEMS)
-        own = {
-            name: torch.from_numpy(values[members]).float()
-            for name, values in self._private.items()
-        }
-        self._order.clear()
-        result = Trainer(learner.server.algorithm, replace(start, party_key=1)).train(
-            chunk, own, sums
-        )
-        found = {}
-        for place, index in enumerate(np.asarray(members).tolist()):
-            kept = [values[place] for _, values in sorted(result.private.items())]
-            found[index] = [result.loss[place], *kept]
-        for block, change in zip(self._order, sums.blocks, strict=True):
-            for place, index in enumerate(block):
-                for values in (change.rows, change.whole):
-                    found[index] += [values[name][place] for name in sorted(values)]
-        return {
-            index: tuple(tensor.numpy().tobytes() for tensor in tensors)
-            for index, tensors in found.items()
-        }
-
-
-@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_users_bits_depend_on_that_user_alone(users, name, threads, monkeypatch):
-    """Alone, with one, six and seven others, with all, in another order: before any rounding."""
-    bits = Bits(learner_of(name), users, monkeypatch)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        all_users = np.arange(N_USERS)
-        expected = bits.of(all_users)
-        torch.set_num_threads(threads)
-        order = np.random.default_rng(2).permutation(N_USERS)
-        companies = [all_users[::-1], all_users[:1], all_users[9:11], order[:7], order[7:15]]
-        alone = [np.array([index]) for index in order[:6].tolist()]
-        for company in companies + alone if threads == 1 else companies[:3]:
-            found = bits.of(company)
-            assert set(found) == set(company.tolist())
-            for index, own in found.items():
-                assert own == expected[index], f"user {index} of {len(company)}"
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_two_users_differ(users, monkeypatch):
-    """What the test above compares is not empty, nor the same for every user."""
-    found = Bits(learner_of(), users, monkeypatch).of(np.arange(N_USERS))
-    assert len(set(found.values())) == N_USERS
-    assert all(len(own) == 3 and all(own) for own in found.values())
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

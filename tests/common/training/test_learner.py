@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conformance.histories import counted
 from world.plans import plans, users_of
 
 from fedrec.algorithms import FedMF, UpdateTensor
@@ -29,16 +30,11 @@ def users():
     return users_of(90, 200, clusters=4, each=20, seed=1, thin=0.25)
 
 
-def counted(learner, users):
-    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
-    part = learner.contribute("count", 1, shared, users, private)
-    return learner.server.apply("count", 1, shared, part.vector), private, part
-
-
 def test_the_count_round_sums_holders_and_nothing_else(users):
     learner = Learner(plan_of(), 200, device="cpu")
-    shared, _, part = counted(learner, users)
+    shared, private = counted(learner, users)
     assert np.array_equal(shared.holders, np.bincount(users.train_items, minlength=200))
+    part = learner.contribute("count", 1, learner.server.initial_shared(), users, private)
     # A count for each item, and 45 metric sums.
     assert part.vector.shape == (245,)
     assert np.array_equal(part.vector[:200], shared.holders)
@@ -47,7 +43,7 @@ def test_the_count_round_sums_holders_and_nothing_else(users):
 
 def test_rows_of_rare_items_are_never_touched_nor_recommended(users):
     learner = Learner(plan_of(federation={"minimum_item_users": 8}), 200, device="cpu")
-    shared, private, _ = counted(learner, users)
+    shared, private = counted(learner, users)
     rare = np.nonzero(shared.holders < 8)[0]
     assert 0 < len(rare) < 200
     part = learner.contribute("train", 2, shared, users, private)
@@ -106,7 +102,7 @@ def test_learners_of_one_process_have_threads_of_their_own():
 
 def test_only_participating_users_train_but_all_are_measured(users):
     learner = Learner(plan_of(), 200, device="cpu")
-    shared, private, _ = counted(learner, users)
+    shared, private = counted(learner, users)
     some = np.arange(len(users)) % 3 == 0
     part = learner.contribute("train", 2, shared, users, private, some)
     sums = learner.server.metrics(part.vector)
@@ -122,7 +118,7 @@ def test_only_participating_users_train_but_all_are_measured(users):
 
 def test_a_loss_that_explodes_stops_before_values_do(users):
     learner = Learner(plan_of(), 200, device="cpu")
-    shared, private, _ = counted(learner, users)
+    shared, private = counted(learner, users)
     # Scores of about 1e4: the vectors are finite, and clipping would keep the sums so.
     far = PrivateState({"user_embedding": private.tensors["user_embedding"] * np.float32(1e5)})
     with pytest.raises(TrainingError, match=r"round 1 with 90 users: every user's loss") as caught:
@@ -173,7 +169,7 @@ def test_more_users_than_the_bound_was_proven_for_are_refused(users):
 
 def test_states_survive_bytes_and_private_ones_are_no_shared_ones(users):
     learner = Learner(plan_of(), 200, device="cpu")
-    shared, private, _ = counted(learner, users)
+    shared, private = counted(learner, users)
     again = SharedState.from_bytes(shared.to_bytes())
     assert again.canonical_bytes() == shared.canonical_bytes()
     kept = PrivateState.from_bytes(private.to_bytes())

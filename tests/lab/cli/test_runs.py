@@ -40,9 +40,16 @@ def test_a_report_is_made_again_to_the_same_bytes(fedrec, settings_file):
     record = fedrec("report", run, "--json").json
     assert record["report"] == str(page) and len(record["figures"]) == 2 * len(FIGURES)
 
+    # It opens with the result in words.
+    opening, rest = page.read_text().split("<h2>", 1)
+    assert "fedmf (colr), round" in opening and "reaches HR@5 0." in opening
+    assert "bootstrap interval over 24 users" in opening
+    order = [
+        rest.index(f"{title}</h2>") for title in ("Results", "Figures", "Settings and machine")
+    ]
+    assert order == sorted(order)
 
-def test_what_cannot_be_reported_is_told(fedrec, settings_file):
-    run = Path(fedrec("simulate", settings_file, *SETTINGS).out.splitlines()[-1])
+    # What cannot be reported is told.
     (run / "report.json").write_text('{"title": 3}')
     damaged = fedrec("report", run)
     assert damaged.code == 1 and "report.json is not the content of a report" in damaged.err
@@ -192,14 +199,16 @@ def test_runs_are_compared_with_the_first(fedrec, settings_file, tmp_path):
 
 
 def test_intervals_are_only_between_the_same_users(fedrec, settings_file, tmp_path):
-    simulate = ("simulate", settings_file, *SETTINGS)
-    one = Path(fedrec(*simulate).out.splitlines()[-1])
-    fewer = Path(fedrec(*simulate, *sets("federation.seed=2")).out.splitlines()[-1])
-    sampled = Path(fedrec(*simulate).out.splitlines()[-1])
-    settings = (sampled / "resolved.toml").read_text()
+    one = Path(fedrec("simulate", settings_file, *SETTINGS).out.splitlines()[-1])
+    settings = (one / "resolved.toml").read_text()
+    assert '"full"' in settings and "\nat = 5\n" in settings
+    fewer, sampled, wider = (
+        shutil.copytree(one, one.with_name(name)) for name in ("fewer", "sampled", "wider")
+    )
     (sampled / "resolved.toml").write_text(settings.replace('"full"', '"sampled"'))
+    (wider / "resolved.toml").write_text(settings.replace("\nat = 5\n", "\nat = 7\n"))
     others = SimpleNamespace(user_ids=("a",), test_items=np.zeros(1, np.int64))
-    RunFolder(fewer).write_ranks({("full", 2): np.zeros(1)}, others)
+    RunFolder(fewer).write_ranks({("full", 1): np.zeros(1)}, others)
     reason = "it was measured on other users or items"
     assert compare_runs(one, fewer).without == {fewer.name: reason}
     (fewer / "ranks.parquet").unlink()
@@ -217,17 +226,4 @@ def test_intervals_are_only_between_the_same_users(fedrec, settings_file, tmp_pa
     for words in ((one,), (one, one)):
         assert "two different runs" in fedrec("runs", "compare", *words).err
     assert "without the word compare" in fedrec("runs", one, fewer).err
-    wider = Path(fedrec(*simulate, *sets("evaluation.at=7")).out.splitlines()[-1])
     assert "different values of evaluation.at" in fedrec("runs", "compare", one, wider).err
-
-
-def test_a_report_opens_with_the_result_in_words(fedrec, settings_file):
-    run = Path(fedrec("simulate", settings_file, *SETTINGS).out.splitlines()[-1])
-    page = (run / "report.html").read_text()
-    opening, rest = page.split("<h2>", 1)
-    assert "fedmf (colr), round" in opening and "reaches HR@5 0." in opening
-    assert "bootstrap interval over 24 users" in opening
-    order = [
-        rest.index(f"{title}</h2>") for title in ("Results", "Figures", "Settings and machine")
-    ]
-    assert order == sorted(order)

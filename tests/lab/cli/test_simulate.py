@@ -136,9 +136,9 @@ def test_a_model_of_noise_alone_is_refused_with_a_remedy(fedrec, tmp_path, inter
     refused = fedrec("recommend", run, "--history", items[2].split(",")[0])
     assert refused.code == 1
     assert "privacy.epsilon = 0.2" in refused.err
-    seeds = fedrec("simulate", path, *noise, *few, "--seeds", "1,2", "--jobs", 1)
+    seeds = fedrec("simulate", path, *noise, *few, "--seeds", "1,", "--jobs", 1)
     assert seeds.code == 1, seeds.err
-    assert "Seed 1: " in seeds.err and "Seed 2: " in seeds.err
+    assert "Seed 1: " in seeds.err
     out = tmp_path / "results"
     measured = ("--seeds", 1, "--protocols", "full", "--no-references", "--json")
     for asked in ((path, "--out", out, *noise, *few), (out / "resolved.toml", "--resume", out)):

@@ -52,7 +52,7 @@ def test_algorithms_are_compared_from_data_and_the_winner_can_be_simulated(
     fedrec, interactions_file, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    quick = sets("federation.minimum_item_users=1", "client.threads=1")
+    quick = sets("rounds.total=3", "federation.minimum_item_users=1", "client.threads=1")
     outcome = fedrec(
         "tune", interactions_file, "--algorithms", "fedals,sketch,ease", "--trials", 2,
         "--sampler", "random", *quick, "--json",

@@ -10,24 +10,10 @@ from fedrec_lab.papers.costs import COSTS, own_costs
 ROWS = {row.name: row for row in COSTS}
 
 
-def test_the_rows_are_those_of_the_paper():
-    """As printed: client seconds, KB encrypted, KB in the clear."""
-    printed = {
-        "fedmf": (0.93, 24587, 927),
-        "topk/1-of-64": (88.2, 3028, 29),
-        "topk/2-of-64": (182, 6056, 58),
-        "topk/4-of-64": (353, 12112, 116),
-        "topk/8-of-64": (723, 24225, 232),
-        "topk/16-of-64": (1450, 48448, 464),
-        "colr/rank-1": (0.07, 3073, 15),
-        "colr/rank-2": (0.07, 3073, 29),
-        "colr/rank-4": (0.07, 3073, 58),
-        "colr/rank-8": (0.07, 3073, 116),
-        "colr/rank-16": (0.15, 6147, 232),
-        "colr/rank-32": (0.30, 12293, 464),
-    }
-    found = {row.name: (row.client_seconds, row.cipher_kb, row.plain_kb) for row in COSTS}
-    assert found == printed
+def test_the_seconds_are_those_of_the_paper():
+    """As printed; sizes and ratios stand on the page of costs as well."""
+    printed = [0.93, 88.2, 182, 353, 723, 1450, 0.07, 0.07, 0.07, 0.07, 0.15, 0.30]
+    assert [row.client_seconds for row in COSTS] == printed
 
 
 @pytest.mark.parametrize("row", COSTS, ids=list(ROWS))
@@ -40,21 +26,6 @@ def test_the_rules_give_every_printed_size(row):
 
 def test_the_rules_give_the_printed_ratios():
     """Two of twelve are .01 off: FedMF's, and the row whose size no rule gives."""
-    printed = {
-        "fedmf": 26.52,
-        "topk/1-of-64": 103.09,
-        "topk/2-of-64": 103.83,
-        "topk/4-of-64": 104.20,
-        "topk/8-of-64": 104.40,
-        "topk/16-of-64": 104.49,
-        "colr/rank-1": 206.31,
-        "colr/rank-2": 104.63,
-        "colr/rank-4": 52.69,
-        "colr/rank-8": 26.44,
-        "colr/rank-16": 26.49,
-        "colr/rank-32": 26.51,
-    }
-    assert {row.name: row.printed_ratio for row in COSTS} == printed
     off = {row.name for row in COSTS if round(row.ratio, 2) != row.printed_ratio}
     assert off == {"fedmf", "topk/8-of-64"}
     assert all(abs(row.ratio - row.printed_ratio) < 0.015 for row in COSTS)
@@ -106,7 +77,7 @@ def test_the_page_has_these_sizes():
         assert cells == expected, f"{row.name}: write the page's table again"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_seconds_are_scaled_from_a_sample_where_they_must_be():
     paper, single, packed, bfv = own_costs(ROWS["topk/1-of-64"], sample=4)
     assert (single.sampled_values, packed.sampled_values, bfv.sampled_values) == (4, 4 * 105, 0)

@@ -3,13 +3,13 @@
 import json
 
 import pytest
+from lab.simulation.runs import run
 from world.clock import FakeClock
 
 from fedrec.arithmetic import arithmetic_of
-from fedrec.errors import RefusedError, SettingsError, VersionMismatch
-from fedrec.recommender import Recommender
+from fedrec.errors import RefusedError, VersionMismatch
 from fedrec_lab.reports.run_folder import RunFolder
-from fedrec_lab.simulation import record_simulation, simulate
+from fedrec_lab.simulation import record_simulation
 from fedrec_lab.simulation.checkpoint import simulation_identity
 
 pytestmark = pytest.mark.slow
@@ -32,15 +32,11 @@ def contents(folder):
 @pytest.fixture
 def stopped(settings_of, data, tmp_path):
     """Return a function that goes on with a simulation that was stopped after round 3."""
-    users, catalogue = data
-    settings = settings_of()
     seen = []
 
     def go_on(**options):
-        return simulate(
-            settings, users=users, catalogue=catalogue, folder=tmp_path, on_round=seen.append,
-            clock=FakeClock(), **options,
-        )  # fmt: skip
+        own = {"folder": tmp_path, "on_round": seen.append, "clock": FakeClock()}
+        return run(settings_of(), data, **own, **options)
 
     go_on(stop=lambda: len(seen) == 3)
     return go_on
@@ -113,8 +109,7 @@ def test_what_was_accepted_is_in_checkpoint_result_and_run_folder(stopped, tmp_p
     assert change.at == "2023-11-14T22:13:20+00:00"
     assert change.round == 3
     assert (change.before, change.after) == (own.digest(), arithmetic_of("cpu").digest())
-    run = RunFolder(tmp_path)
-    record_simulation(result, run)
+    record_simulation(result, RunFolder(tmp_path))
     found = json.loads((tmp_path / "environment.json").read_text())
     assert found["accepted"] == [
         {
@@ -140,36 +135,3 @@ def test_acceptance_is_written_down_before_the_first_round(stopped, tmp_path, mo
         stopped(resume=True, accept_other_arithmetic=True)
     record = json.loads((tmp_path / "checkpoint" / "checkpoint.json").read_text())
     assert [change["round"] for change in record["provenance"]["accepted"]] == [3]
-
-
-def test_other_settings_stay_refused(settings_of, data, stopped, tmp_path):
-    users, catalogue = data
-    with pytest.raises(SettingsError, match="other settings"):
-        simulate(
-            settings_of(algorithm={"dim": 9}), users=users, catalogue=catalogue, folder=tmp_path,
-            resume=True, accept_other_arithmetic=True,
-        )  # fmt: skip
-
-
-def test_reading_is_not_asked_where(stopped, tmp_path, monkeypatch):
-    record_simulation(stopped(resume=True), RunFolder(tmp_path))
-    here = Recommender.load(tmp_path)
-    monkeypatch.setenv(OTHER, "Prescott")
-    assert RunFolder.open(tmp_path).rounds()
-    elsewhere = Recommender.load(tmp_path)
-    user = here.user_ids[0]
-    assert elsewhere.recommend(user, 3)[0].tolist() == here.recommend(user, 3)[0].tolist()
-
-
-@pytest.mark.parametrize("number", [1, 3, None])
-def test_a_run_folder_of_another_format_is_not_read(stopped, tmp_path, number):
-    record_simulation(stopped(resume=True), RunFolder(tmp_path))
-    path = tmp_path / "environment.json"
-    record = json.loads(path.read_text())
-    del record["format"]
-    path.write_text(json.dumps(record if number is None else record | {"format": number}))
-    before = contents(tmp_path)
-    for read in (Recommender.load, RunFolder.open):
-        with pytest.raises(VersionMismatch, match=f"{tmp_path} has"):
-            read(tmp_path)
-    assert contents(tmp_path) == before

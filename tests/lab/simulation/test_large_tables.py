@@ -5,15 +5,14 @@ import importlib.util
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lab.simulation.runs import bits
 
 from fedrec.errors import StorageError
 from fedrec.model.block_folder import BlockFolder
 from fedrec.model.blocked_table import BlockedTable
-from fedrec.model.state import PrivateState
 from fedrec.model.tables import names_in, read_manifest
 from fedrec_lab.simulation.checkpoint import CheckpointFolder
 from fedrec_lab.simulation.federation import SimulatedFederation
@@ -43,14 +42,6 @@ def held(large):
     return bits(large.run(None))
 
 
-def bits(result):
-    states = [
-        version.shared.canonical_bytes() + PrivateState.of(version.private.arrays()).to_bytes()
-        for version in (result.last, result.best)
-    ]
-    return states, [replace(report, seconds=0.0) for report in result.rounds], result.best.round
-
-
 def blocks_in(folder):
     return {path.name for path in (folder / "blocks").glob("*.bin")}
 
@@ -67,7 +58,7 @@ def committed(folder):
     ("where", "number"),
     [
         ("rows written", 40),
-        ("checkpoint", 11),
+        pytest.param("checkpoint", 11, marks=pytest.mark.long),
         pytest.param("block named", 75, marks=pytest.mark.long),
         pytest.param("sweep", 4, marks=pytest.mark.long),
     ],

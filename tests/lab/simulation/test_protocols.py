@@ -6,25 +6,23 @@ import json
 from dataclasses import replace
 
 import pytest
+from lab.simulation.runs import run
 
 from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId
 from fedrec_lab.reports.round_report import ProtocolRates, RoundReport
-from fedrec_lab.simulation import simulate
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def results(settings_of, data):
-    users, catalogue = data
     full = settings_of(rounds={"total": 3})
     sampled = settings_of(rounds={"total": 3}, evaluation={"protocol": "sampled"})
-    more = {"users": users, "catalogue": catalogue}
     return (
-        simulate(full, also=("sampled",), **more),
-        simulate(sampled, also=("full",), n_clients=3, **more),
-        simulate(full, **more),
+        run(full, data, also=("sampled",)),
+        run(sampled, data, also=("full",), n_clients=3),
+        run(full, data),
     )
 
 

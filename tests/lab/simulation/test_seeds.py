@@ -10,13 +10,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from lab.simulation.runs import bits, run
 from world.kits import descendants
-from world.plans import params
 
 from fedrec.errors import InternalError, SettingsError, TrainingError
-from fedrec.recommender import ModelFile
 from fedrec_lab.reports.run_folder import RunFolder
-from fedrec_lab.simulation import record_simulation, simulate, simulate_seeds
+from fedrec_lab.simulation import record_simulation, simulate_seeds
 from fedrec_lab.simulation.seeds import settings_of_seeds
 
 pytestmark = pytest.mark.slow
@@ -31,66 +30,51 @@ def folders_in(folder: Path, seeds=SEEDS) -> dict[int, Path]:
     return made
 
 
-@pytest.fixture(scope="module")
-def alone(settings_of, data, tmp_path_factory):
-    """Every seed's files, made one after the other in this process."""
-    folders = folders_in(tmp_path_factory.mktemp("alone"))
-    users, catalogue = data
-    for seed, settings in settings_of_seeds(settings_of(), SEEDS).items():
-        result = simulate(settings, users=users, catalogue=catalogue, folder=folders[seed])
-        record_simulation(result, RunFolder(folders[seed]))
-    return folders
-
-
 def test_stopped_side_by_side_and_gone_on_with_gives_the_bits_of_one_by_one(
-    settings_of, data, alone, tmp_path
+    settings_of, data, tmp_path
 ):
     folders, seen = folders_in(tmp_path), []
 
     def note_round(seed, report):
         seen.append((seed, int(report.round)))
 
-    own = dict(zip(("users", "catalogue"), data, strict=True))
-    stopped = simulate_seeds(
-        settings_of(), folders, jobs=2, stop=lambda: len(seen) >= 2, on_round=note_round, **own
+    stopped = seeds(
+        settings_of(), folders, data, jobs=2, stop=lambda: len(seen) >= 2, on_round=note_round
     )
     assert [result.seed for result in stopped] == list(SEEDS)
     unfinished = {result.seed: result.folder for result in stopped if not result.finished}
     assert unfinished, "nothing was stopped"
     assert all((folder / "checkpoint").is_dir() for folder in unfinished.values())
-    for seed, settings in settings_of_seeds(settings_of(), tuple(unfinished)).items():
-        go_on = dict(own, folder=folders[seed], on_round=partial(note_round, seed), resume=True)
-        record_simulation(simulate(settings, **go_on), RunFolder(folders[seed]))
-    for seed in SEEDS:
+    for seed, settings in settings_of_seeds(settings_of(), SEEDS).items():
+        alone = run(settings, data)
+        if seed in unfinished:
+            go_on = {"folder": folders[seed], "on_round": partial(note_round, seed), "resume": True}
+            assert bits(run(settings, data, **go_on)) == bits(alone)
+        else:
+            (tmp_path / "alone").mkdir()
+            record_simulation(alone, RunFolder(tmp_path / "alone"))
+            for name in ("users.safetensors", "model.safetensors"):
+                found = [folder / name for folder in (folders[seed], tmp_path / "alone")]
+                assert found[0].read_bytes() == found[1].read_bytes(), name
         assert [number for own, number in seen if own == seed] == list(range(1, 9))
-        here, there = folders[seed], alone[seed]
-        assert (here / "users.safetensors").read_bytes() == (
-            there / "users.safetensors"
-        ).read_bytes()
-        models = [ModelFile.load(folder / "model.safetensors") for folder in (here, there)]
-        assert models[0].shared.canonical_bytes() == models[1].shared.canonical_bytes()
-        assert models[0].round == models[1].round
+
+
+def seeds(settings, folders, data, **options):
+    users, catalogue = data
+    return simulate_seeds(settings, folders, users=users, catalogue=catalogue, **options)
 
 
 def test_no_seed_begins_once_a_stop_was_asked_for(settings_of, data, tmp_path):
-    users, catalogue = data
-    folders = folders_in(tmp_path)
-    assert not simulate_seeds(
-        settings_of(), folders, users=users, catalogue=catalogue, stop=lambda: True
-    )
+    assert not seeds(settings_of(), folders_in(tmp_path), data, stop=lambda: True)
 
 
 def test_one_run_that_diverges_stops_the_others_and_is_named(settings_of, data, tmp_path):
-    users, catalogue = data
     settings = settings_of(algorithm={"learning_rate": 1000.0, "regularisation": 10.0})
-    folders = folders_in(tmp_path, (1,))
     with pytest.raises(TrainingError, match=r"Seed 1: .*algorithm\.learning_rate"):
-        simulate_seeds(settings, folders, users=users, catalogue=catalogue)
+        seeds(settings, folders_in(tmp_path, (1,)), data)
 
 
 def test_a_process_that_dies_is_named(settings_of, data, tmp_path):
-    users, catalogue = data
-
     def of_seeds():
         own = descendants(os.getpid())
         return [
@@ -102,20 +86,14 @@ def test_a_process_that_dies_is_named(settings_of, data, tmp_path):
             os.kill(process, signal.SIGKILL)
 
     with pytest.raises(InternalError, match=r"seed 1 died with exit code -9"):
-        simulate_seeds(
-            settings_of(rounds={"total": 500}),
-            folders_in(tmp_path, (1,)),
-            users=users,
-            catalogue=catalogue,
-            on_round=kill,
-        )
+        seeds(settings_of(rounds={"total": 500}), folders_in(tmp_path, (1,)), data, on_round=kill)
     assert not of_seeds()
 
 
-@pytest.mark.parametrize("seeds", [(), (1, 1), (-1,), (2**63,)])
-def test_what_is_no_list_of_seeds_is_refused(settings_of, seeds):
+@pytest.mark.parametrize("given", [(), (1, 1), (-1,), (2**63,)])
+def test_what_is_no_list_of_seeds_is_refused(settings_of, given):
     with pytest.raises(SettingsError, match="seed"):
-        settings_of_seeds(settings_of(), seeds)
+        settings_of_seeds(settings_of(), given)
 
 
 SCRIPT = """
@@ -133,7 +111,8 @@ print([result.seed for result in results])
 """
 
 
-@pytest.mark.parametrize("way", params("script", long=["standard input"]))
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["script", "standard input"])
 def test_seeds_side_by_side_need_no_main_guard(way, tmp_path):
     rows = [f"u{u},i{(7 * u + 3 * n) % 40},{n}" for u in range(30) for n in range(12)]
     (tmp_path / "own.csv").write_text("\n".join(["user,item,timestamp", *rows, ""]))

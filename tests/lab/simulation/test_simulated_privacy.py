@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
+from lab.simulation.runs import run
 from world.clock import FakeClock
 
-from fedrec.errors import PrivacyBudgetSpent
 from fedrec.plan.planned_noise import mechanism_of
 from fedrec.privacy.mechanism import Mechanism
 from fedrec.training.learner import Learner
 from fedrec_lab.reports.ledger import ledger_of
-from fedrec_lab.simulation import simulate
 from fedrec_lab.simulation.federation import SimulatedFederation
 from fedrec_lab.simulation.parties import Arrangement
 
@@ -112,8 +109,7 @@ def test_every_algorithm_that_may_trains(settings_of, data, name):
         update={"structure": "dense" if name != "fedmf" else "colr", "rank": 4},
         rounds={"total": 2},
     )
-    users, catalogue = data
-    result = simulate(settings, users=users, catalogue=catalogue, n_clients=3, protect=True)
+    result = run(settings, data, n_clients=3, protect=True)
     assert result.finished
     values = result.last.shared.tensors.values()
     assert all(np.isfinite(table).all() for table in values)
@@ -122,10 +118,9 @@ def test_every_algorithm_that_may_trains(settings_of, data, name):
 def test_users_stop_at_their_cap(settings_of, data, no_noise):
     """Three rounds a user: the fourth sum is noise alone, which is switched off here."""
     settings = settings_with(settings_of, rounds={"total": 4})
-    users, catalogue = data
-    result = simulate(settings, users=users, catalogue=catalogue)
+    result = run(settings, data)
     trained = [report.participants for report in result.rounds if report.kind == "train"]
-    assert trained[:3] == [len(users)] * 3 and trained[3] == 0
+    assert trained == [60, 60, 60, 0]
     assert result.finished
 
 
@@ -137,8 +132,7 @@ def test_the_run_ends_before_the_budget_is_exceeded(settings_of, data):
     assert mechanism.most_sums == 5
     assert mechanism.epsilon_after(mechanism.most_sums) <= 2.4
     assert mechanism.epsilon_after(mechanism.most_sums + 1) > 2.4
-    users, catalogue = data
-    result = simulate(settings, users=users, catalogue=catalogue)
+    result = run(settings, data)
     assert result.budget_spent and not result.finished
     trained = sum(report.kind == "train" for report in result.rounds)
     assert trained == mechanism.most_sums
@@ -151,36 +145,21 @@ def test_the_run_ends_before_the_budget_is_exceeded(settings_of, data):
 
 def test_a_resumed_simulation_remembers_who_took_part(settings_of, data, tmp_path):
     settings = settings_with(settings_of, rounds={"total": 5, "user_fraction": 0.5})
-    users, catalogue = data
-    seen = []
+    asked, seen = [], []
+
+    def stop() -> bool:
+        asked.append(None)
+        return len(asked) == 3
+
     for resume in (False, True):
-        left = [3]
-
-        def stop(left: list[int] = left) -> bool:
-            left[0] -= 1
-            return left[0] == 0
-
-        result = simulate(
-            settings,
-            users=users,
-            catalogue=catalogue,
-            folder=tmp_path,
-            resume=resume,
-            stop=stop if not resume else lambda: False,
-        )
+        result = run(settings, data, folder=tmp_path, resume=resume, stop=stop)
         seen.append([r.participants for r in result.rounds if r.kind == "train"])
-    whole = simulate(settings, users=users, catalogue=catalogue)
+    whole = run(settings, data)
     assert seen[1] == [r.participants for r in whole.rounds if r.kind == "train"]
     assert seen[0] == seen[1][: len(seen[0])]
 
 
 def test_two_runs_do_not_share_their_noise(settings_of, data):
     settings = settings_with(settings_of, rounds={"total": 1})
-    users, catalogue = data
-    first, second = (simulate(settings, users=users, catalogue=catalogue) for _ in range(2))
+    first, second = (run(settings, data) for _ in range(2))
     assert first.last.shared.canonical_bytes() != second.last.shared.canonical_bytes()
-
-
-def test_the_error_has_the_exit_code_of_a_spent_budget():
-    assert PrivacyBudgetSpent.exit_code == 4
-    assert json.dumps(PrivacyBudgetSpent.code) == '"privacy_budget_spent"'

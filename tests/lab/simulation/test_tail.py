@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lab.simulation.runs import run
 from world.federation import made_data
 
 from fedrec.cli.main import main
@@ -15,7 +16,7 @@ from fedrec.evaluation.metrics import rate_of_users, rates_of_ranks
 from fedrec.recommender.tail import TailFigures
 from fedrec.settings.schema import Settings
 from fedrec_lab.comparison.comparing import compare
-from fedrec_lab.simulation import simulate, user_ranks, with_tail
+from fedrec_lab.simulation import user_ranks, with_tail
 from fedrec_lab.simulation.silos_tail import TAIL, SilosTail, check_tail
 
 EASE = {
@@ -31,9 +32,7 @@ EASE = {
 
 @pytest.fixture(scope="module")
 def measured(data):
-    users, catalogue = data
-    settings = Settings.model_validate(EASE)
-    return with_tail(simulate(settings, users=users, catalogue=catalogue, n_clients=3))
+    return with_tail(run(Settings.model_validate(EASE), data, n_clients=3))
 
 
 def test_each_silo_has_its_figures(measured, data):
@@ -52,9 +51,8 @@ def test_each_silo_has_its_figures(measured, data):
 
 
 def test_the_model_and_its_metrics_are_the_same(measured, data):
-    users, catalogue = data
     plain = Settings.model_validate(EASE | {"client": {"device": "cpu"}})
-    without = with_tail(simulate(plain, users=users, catalogue=catalogue, n_clients=3))
+    without = with_tail(run(plain, data, n_clients=3))
     assert without.tail is None
     assert without.best.shared.canonical_bytes() == measured.best.shared.canonical_bytes()
     assert without.evaluation.values.tolist() == measured.evaluation.values.tolist()
@@ -118,10 +116,9 @@ def test_validation_says_whether_it_helps(gain, line):
 
 
 def test_nothing_to_score_and_nothing_to_choose_with(data):
-    users, catalogue = data
     client = {"device": "cpu", "tail": True, "tail_minimum_users": 60}
     settings = Settings.model_validate(EASE | {"client": client})
-    few = with_tail(simulate(settings, users=users, catalogue=catalogue, n_clients=3))
+    few = with_tail(run(settings, data, n_clients=3))
     assert [silo.weight for silo in few.tail.silos] == [0.0] * 3
     assert "no item that doesn't travel" in few.tail.verdict(10)
     shared, local = few.tail.test["full"]

@@ -179,14 +179,6 @@ def opened(access):
     return session
 
 
-def test_a_link_is_good_once(access):
-    link = access.new_link()
-    session = access.open_session(link)
-    assert session is not None and session != link
-    assert access.allows(session)
-    assert access.open_session(link) is None
-
-
 def test_a_link_is_no_session_and_a_session_no_link(access):
     link = access.new_link()
     assert not access.allows(link)

@@ -9,7 +9,18 @@ import pytest
 from blake3 import blake3
 from world.cells import partition_after
 from world.clock import FakeClock
-from world.engine import Bench, act, authority, gather, identity, poll, running, upload, wait
+from world.engine import (
+    Bench,
+    act,
+    authority,
+    collect,
+    gather,
+    identity,
+    poll,
+    running,
+    upload,
+    wait,
+)
 
 from fedrec.errors import (
     KeysError,
@@ -89,10 +100,7 @@ async def test_models_of_members_that_left_are_emptied(tmp_path):
     own = [own_models_name(RoundId(1), identity(number).client_id) for number in range(3)]
 
     async with running(bench, tmp_path) as engine:
-        await gather(engine, range(3))
-        for number in range(3):
-            await upload(engine, bench, number)
-        await engine.run.work.settled()
+        await collect(engine, bench, range(3))
         spool = engine.run.store.spool
         for name in own:
             spool.write(f"{name}-0", blake3(values).digest() + values)
@@ -202,7 +210,12 @@ def refused(bench):
             ),
             "signature",
         ),
+        "other settings": (
+            epoch(Bench.of(3, values=7, epoch=2), 5, 0, 1, 2).to_json(),
+            "other settings",
+        ),
         "nonsense": (b"{}", "lacks the field"),
+        "no JSON": (b"nonsense", "not valid JSON"),
     }
 
 

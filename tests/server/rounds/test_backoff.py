@@ -1,41 +1,23 @@
-"""How long clients are told to stay away, and how long an opening may take.
-
-Over the wire only the coordinator's clock is moved (rule R12).
-"""
+"""How long clients are told to stay away, and how long an opening may take."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
 import pytest
-from world.clock import FakeClock
-from world.engine import (
-    REVEALER,
-    SEALED_BYTES,
-    Bench,
-    credentials,
-    identity,
-    operator,
-)
-from world.machine import World, client, rules, terms_of
+from world.machine import World, client, rules
 from world.machine import rules as plain_rules
-from world.serving import serving
 
 from fedrec.identity.cells import Cell, Partition
 from fedrec.ids import ClientId
 from fedrec.plan.protections import opening_seconds
 from fedrec.protection import Paillier, SegmentSpec, VectorSpec
-from fedrec.wire.admin_link import AdminLink
-from fedrec.wire.grpc_link import GrpcLink
-from fedrec.wire.messages import Reveal, Train, UploadHeader
+from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds.backoff import is_stalled
 from fedrec_server.rounds.changes import RoundAbandoned, RoundMeasured, RoundOpened, RoundPublished
 from fedrec_server.rounds.events import Polled, Resumed, StopRequested
 from fedrec_server.rounds.selection import absent
-from fedrec_server.run.presence import LIVE_SECONDS
 
 DEADLINE = 100.0
 STEP = 5.0
@@ -239,124 +221,3 @@ def test_who_still_opens_is_waited_for(entries):
     assert world.tick(*range(4), seconds=seconds - 1) == ()
     (measured,) = world.tick(*range(4), seconds=2)
     assert isinstance(measured, RoundMeasured)
-
-
-ROUNDS = [12, pytest.param(50, marks=pytest.mark.long)]
-
-
-class PlayWire:
-    """Clients in cells of three and a key authority, each with a connection of its own.
-
-    Attributes:
-        deadlines: rounds that closed only when their time was over.
-    """
-
-    def __init__(self, folder, n_clients):
-        self.bench = Bench.of(
-            n_clients, reveals=True, total=200, deadline_seconds=DEADLINE, minimum_clients=3
-        )
-        self.deadlines = 0
-        self._clock = FakeClock()
-        self._n_clients = n_clients
-        self._stack = ExitStack()
-        self._served = self._stack.enter_context(serving(self.bench, folder, clock=self._clock))
-        self._links: dict[int, GrpcLink] = {}
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, trace):
-        for link in self._links.values():
-            link.close()
-        self._stack.close()
-
-    def round(self, away, silent):
-        """Play until the next round's collecting is over."""
-        engine = self._served.coordinator.engine
-        here = [number for number in range(self._n_clients) if number not in away]
-        self._pass(LIVE_SECONDS + 1, here)
-        self._speak()
-        while engine.run.state.current is None:
-            self._pass(LIVE_SECONDS - 5, here)
-        number = engine.run.state.current.number
-        for one in here:
-            if isinstance(self._task(one).task, Train) and one not in silent:
-                self._upload(one, number)
-        round_ = engine.run.state.current
-        if round_ is not None and round_.phase == "collecting":
-            self.deadlines += 1
-            self._pass(DEADLINE + 1, here)
-
-    def journal(self):
-        """Return how often what happened, and how many clients each published round counted."""
-        self._speak()
-        found, counted = Counter[str](), []
-        with closing(AdminLink(self._served.address, operator())) as link:
-            for event in link.events(follow=False):
-                found[event.kind] += 1
-                if event.kind == "round published":
-                    counted.append(int(event.fields["counted"]))
-        return found, counted
-
-    def _pass(self, seconds, here):
-        """Let time pass, at whose end those who are here poll."""
-        self._clock.advance(seconds)
-        for one in here:
-            self._task(one)
-        self._served.do(self._served.coordinator.engine.tick())
-
-    def _link(self, number):
-        if number not in self._links:
-            self._links[number] = GrpcLink(self._served.address, credentials(number))
-        return self._links[number]
-
-    def _task(self, number, wait_seconds=0.0):
-        published = self._served.coordinator.engine.run.state.published
-        me = identity(number).client_id
-        return self._link(number).next_task(
-            me, self._served.run, published, wait_seconds=wait_seconds
-        )
-
-    def _upload(self, number, round_id):
-        payload = self.bench.payload(number, round_id)
-        seen = terms_of(self._served.coordinator.engine.run.state)
-        header = self.bench.header(number, round_id, payload, self._served.run, **seen)
-        assert not self._link(number).submit_update(header, payload)
-
-    def _speak(self):
-        """Open the sum that waits for it, as the key authority."""
-        round_ = self._served.coordinator.engine.run.state.current
-        if round_ is None or round_.phase == "collecting":
-            return
-        task = self._task(REVEALER, wait_seconds=20.0).task
-        if isinstance(task, Reveal):
-            statement = self.bench.statement(task, self._served.run)
-            self._link(REVEALER).submit_reveal(statement, SEALED_BYTES * b"honest")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rounds", ROUNDS)
-def test_thirty_clients_of_whom_a_tenth_does_not_poll(tmp_path, rounds):
-    dice = random.Random(3)
-    with PlayWire(tmp_path, 30) as play:
-        for _ in range(rounds):
-            play.round(away={n for n in range(30) if dice.random() < 0.1}, silent=set())
-        found, counted = play.journal()
-    over = found["round published"] + found["round abandoned"]
-    assert over >= rounds
-    assert found["round published"] >= 0.95 * over
-    assert sum(counted) >= 0.68 * 30 * len(counted)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rounds", ROUNDS)
-def test_one_that_polls_and_is_silent_costs_few_deadlines(tmp_path, rounds):
-    """After 1, 2, 4, 8 and then 16 rounds it is asked again: at most six times in fifty rounds."""
-    with PlayWire(tmp_path, 9) as play:
-        for _ in range(rounds):
-            play.round(away=set(), silent={8})
-        found, counted = play.journal()
-    # Rounds 1, 3, 6, 11, 20 and 37.
-    assert play.deadlines <= (6 if rounds == 50 else 4)
-    assert len(counted) >= rounds - play.deadlines
-    assert "run finished" not in found

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 from world.clock import FakeClock
-from world.engine import Bench, current, gather, identity, play, running, upload
+from world.engine import Bench, current, files, gather, identity, play, running, upload
 
 from fedrec.cli.operating import status_rows
 from fedrec.durable import DiskFull
@@ -120,6 +120,7 @@ async def test_the_reserve_is_part_of_it(tmp_path):
                     await upload(engine, bench, number)
         assert warnings(lines) == ["disk full"]
         assert "coordinator.reserve_bytes" in str(lines) and "reserve" in disk_row(engine)
+        assert files(tmp_path) == [], "refused before anything is written"
 
 
 async def test_another_trouble_of_the_disk_is_no_flood_either(tmp_path):

@@ -6,8 +6,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,13 +83,6 @@ class TestAdmission:
         found = refusal(collecting, plan_fingerprint="d" * 64)
         assert "release of fedrec" in found.remedy
 
-    def test_key_outside_the_roster(self, collecting):
-        payload = collecting.bench.payload(9, 1)
-        header = collecting.bench.header(9, 1, payload, collecting.run)
-        with pytest.raises(grpc.RpcError) as caught:
-            collecting.submit(header, (0, payload), who=9)
-        assert type(from_rpc_error(caught.value)) is NotInRoster
-
     def test_forged_signature(self, collecting):
         payload = collecting.bench.payload(0, 1)
         header = collecting.bench.header(0, 1, payload, collecting.run)
@@ -104,13 +95,6 @@ class TestAdmission:
             with pytest.raises(grpc.RpcError) as caught:
                 collecting.submit(bad, (0, payload), who=who)
             assert type(from_rpc_error(caught.value)) is BadSignature
-
-    def test_replay_of_another_round(self, collecting):
-        payload = collecting.bench.payload(0, 1)
-        header = collecting.bench.header(0, 2, payload, collecting.run)
-        with pytest.raises(grpc.RpcError) as caught:
-            collecting.submit(replace(header, round=RoundId(1)), (0, payload))
-        assert type(from_rpc_error(caught.value)) is BadSignature
 
     def test_truncated(self, collecting):
         payload = collecting.bench.payload(0, 1)
@@ -160,25 +144,6 @@ class TestAdmission:
 
 
 class TestUploads:
-    def test_five_at_once_count_once(self, collecting):
-        with ThreadPoolExecutor(5) as threads:
-            found = list(threads.map(lambda _: collecting.upload(0), range(5)))
-        assert sorted(found) == [False, True, True, True, True]
-        payload = collecting.bench.payload(0, 1, salt=1)
-        header = collecting.bench.header(0, 1, payload, collecting.run)
-        with collecting.link() as link, pytest.raises(ConflictingUpload):
-            link.submit_update(header, payload)
-
-    def test_late(self, collecting):
-        bench = collecting.bench
-        for number in CLIENTS:
-            collecting.upload(number)
-        collecting.do(collecting.coordinator.engine.run.work.settled())
-        assert collecting.upload(0), "a repeated one is told so even after publication"
-        payload = bench.payload(0, 1, salt=1)
-        with collecting.link() as link, pytest.raises(ConflictingUpload):
-            link.submit_update(bench.header(0, 1, payload, collecting.run), payload)
-
     def test_late_after_abandoned(self, tmp_path):
         with serving(Bench.of(3), tmp_path) as found:
             found.come(CLIENTS)
@@ -215,33 +180,6 @@ class TestUploads:
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert type(from_rpc_error(caught.value)) is ProtocolError
         assert "Traceback" not in "".join(capsys.readouterr())
-
-    def test_too_many_streams_of_one_client(self, collecting):
-        release = threading.Event()
-
-        def silent():
-            release.wait(20)
-            yield from ()
-
-        # By which connections they come does not matter.
-        with collecting.channel() as one, collecting.channel() as other:
-            name = "/fedrec.wire.v1.Coordinator/SubmitUpdate"
-            methods = (one.stream_unary(name), other.stream_unary(name))
-            calls = [methods[n % 2].future(silent(), timeout=20) for n in range(21)]
-            try:
-                first = next(iter(self.done(calls)))
-                assert type(from_rpc_error(first.exception())) is TooLarge
-            finally:
-                release.set()
-                for call in calls:
-                    call.cancel()
-
-    def done(self, calls):
-        ended = threading.Event()
-        for call in calls:
-            call.add_done_callback(lambda _: ended.set())
-        assert ended.wait(10)
-        return [call for call in calls if call.done()]
 
 
 def revealing(found):

@@ -1,21 +1,13 @@
-"""Many clients that wait, in one process and in fifty."""
+"""Many clients that wait."""
 
 import asyncio
-import os
 import subprocess
 import sys
 
 import grpc
-import numpy as np
-import pytest
 from world.engine import Bench, credentials, identity
-from world.light import federation_of, made_up
 from world.serving import serving
 
-from fedrec.identity.document import write_secret
-from fedrec.ids import RoundId
-from fedrec.protection import NoProtection
-from fedrec.protection.masks import parameters_for
 from fedrec.wire.v1 import coordinator_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorStub
 from fedrec_server.service.tls_port import OWN_FILES
@@ -101,57 +93,3 @@ def test_too_low_a_limit_is_named_with_what_raises_it():
     numbers, log = limited(1000, 1000)
     assert numbers == "1000 1000"
     assert "too few open files" in log and f"ulimit -n {1000 + OWN_FILES}" in log
-
-
-PROCESSES = 50
-VALUES = 100
-LONGEST_SECONDS = 280
-
-
-@pytest.mark.long
-@pytest.mark.timeout(LONGEST_SECONDS + 60)
-def test_fifty_processes(tmp_path):
-    federation = federation_of(
-        PROCESSES, values=VALUES, minimum_clients=PROCESSES, deadline_seconds=600,
-        mask_step_seconds=200.0,
-    )  # fmt: skip
-    graph = parameters_for(PROCESSES, federation.plan.protection.tolerance)
-    assert (graph.degree, graph.threshold, graph.quorum) == (16, 11, 28)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    with serving(Bench(federation=federation), tmp_path) as served:
-        children = []
-        for number in range(PROCESSES):
-            folder = tmp_path / f"client-{number}"
-            folder.mkdir(mode=0o700)
-            identity(number).save(folder)
-            write_secret(folder / "own.pem", credentials(number).to_pem())
-            command = [
-                sys.executable, "-m", "world.light_process", served.address,
-                str(folder), str(number), str(VALUES), str(federation.vectors.largest.max_summands),
-            ]  # fmt: skip
-            children.append(
-                subprocess.Popen(
-                    command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-                )
-            )
-        try:
-            for child in children:
-                note, complained = child.communicate(timeout=LONGEST_SECONDS)
-                assert child.returncode == 0, complained.decode()
-                assert note.decode().strip() == "all rounds are published"
-        finally:
-            for child in children:
-                child.kill()
-                child.communicate()
-        store = served.coordinator.engine.run.store
-        spec = federation.vectors.largest
-        codec = NoProtection(spec, NoProtection.plan(spec))
-        context, _ = codec.generate()
-        for round_id in (1, 2, 3):
-            record = store.published(RoundId(round_id))
-            assert record is not None and len(record.contributions) == PROCESSES
-            found = codec.member(context).reveal(
-                store.spool.read(record.name, record.blob), PROCESSES
-            )
-            wanted = sum(made_up(spec.length, number, round_id) for number in range(PROCESSES))
-            assert np.array_equal(found, wanted)

@@ -3,11 +3,10 @@
 import asyncio
 import json
 import sqlite3
-from dataclasses import replace
 
 import pytest
 from world.engine import gather, identity, wait
-from world.light import Masked, epoch_of, federation_of, masked
+from world.light import Masked, epoch_of, federation_of, masked, signed
 
 from fedrec.errors import ConflictingUpload, NotInRoster, ProtocolError, RoundClosed, StorageError
 from fedrec.ids import RoundId
@@ -15,7 +14,6 @@ from fedrec.plan.planned_noise import mechanism_of
 from fedrec.plan.schema import PrivacySettings
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.protection import Masks
-from fedrec.wire.messages import StepMessage, StepTask, Train
 from fedrec_server import stepped_rounds
 from fedrec_server.rounds.selection import has_all
 
@@ -69,8 +67,7 @@ async def test_it_counts_the_round_before_the_first_answer(tmp_path, mechanism):
         await world.to_phase("unmasking")
         assert not world.round.sent("answer")
         assert (world.engine.run.state.charged, rows_of(tmp_path)) == (1, [TRAIN])
-        while world.engine.run.state.ending is None:
-            await world.all_act()
+        await world.to_end()
         # Neither the count nor the evaluation, and the training round once.
         assert (world.engine.run.state.charged, rows_of(tmp_path)) == (1, [TRAIN])
         assert charged_by_journal(world.engine) == [TRAIN]
@@ -139,8 +136,7 @@ async def test_the_run_ends_at_its_budget(tmp_path):
     federation = federation_of(4, privacy=privacy, total=3)
 
     async with masked(tmp_path, 4, federation=federation) as world:
-        while world.engine.run.state.ending is None:
-            await world.all_act()
+        await world.to_end()
         assert world.engine.run.state.ending.failed
         assert world.engine.run.state.ending.reason.startswith(BUDGET_SPENT)
         assert world.engine.run.state.trained == world.engine.run.state.charged == 1
@@ -158,19 +154,6 @@ def later(world, *numbers):
     protection = world.federation.protection
     assert isinstance(protection, Masks)
     return epoch_of(protection, numbers, epoch=2, previous=world.federation.keys.roster)
-
-
-async def made_by(world, number):
-    """Return a client's next message without sending it."""
-    engine, client_id = world.engine, identity(number).client_id
-    task = (
-        await engine.polls.next_task(client_id, engine.run.name, engine.run.state.published, 0.0)
-    ).task
-    if isinstance(task, Train):
-        return world.clients[number].advertise(task)
-    assert isinstance(task, StepTask)
-    raw = await engine.steps.material(client_id, task.round, task.step)
-    return world.clients[number].step(task, lambda round_id, step: raw)
 
 
 def counted(world, round_id):
@@ -192,7 +175,7 @@ async def test_without_a_member_the_round_is_abandoned_and_the_next_is_of_the_ne
         await world.to_phase(phase)
         for number in (0, 3):
             await world.act(number)
-        stale = await made_by(world, 1)
+        stale = await world.made(1)
         assert await engine.rotation.install(later(world, 0, 1, 2, 3).to_json()) == (2, True)
         await engine.run.work.settled()
         assert (engine.run.state.abandoned, engine.run.state.abandonments.in_row) == (1, 0)
@@ -204,8 +187,7 @@ async def test_without_a_member_the_round_is_abandoned_and_the_next_is_of_the_ne
         with pytest.raises(NotInRoster):
             await world.act(4)
         world.enrol(range(4))
-        while engine.run.state.published == 0:
-            await world.all_act()
+        await world.to_sum()
         number = int(engine.run.state.published)
         assert number == 2
         assert counted(world, number) == ids(0, 1, 2, 3)
@@ -219,44 +201,28 @@ async def test_without_a_member_the_round_is_abandoned_and_the_next_is_of_the_ne
     assert kept == [(0,)]
 
 
-@pytest.mark.parametrize("phase", TOLD)
-async def test_once_survivors_are_told_the_round_ends_with_the_removed_member(tmp_path, phase):
-    """Given up and repeated without that member, the two sums would give its update away."""
+@pytest.mark.parametrize(
+    ("phase", "n_after"), [*((phase, N_AFTER) for phase in PHASES), *((phase, 4) for phase in TOLD)]
+)
+async def test_the_round_ends_in_its_own_epoch(tmp_path, phase, n_after):
+    """With more members always, without one once survivors are told: were it given up and repeated
+    without that member, the two sums would give its update away.
+    """
     async with masked(tmp_path, N_CLIENTS) as world:
         engine = world.engine
         await world.to_phase(phase)
         await world.act(0)
-        assert await engine.rotation.install(later(world, 0, 1, 2, 3).to_json()) == (2, False)
-        while engine.run.state.published == 0:
-            await world.all_act()
-        assert counted(world, 1) == ids(*range(N_CLIENTS))
-        assert engine.run.state.rules.epoch == 2
-        world.enrol(range(4))
-        while engine.run.state.ending is None:
-            await world.all_act()
-        assert engine.run.state.abandoned == 0
-        assert counted(world, 2) == ids(0, 1, 2, 3)
-
-
-@pytest.mark.parametrize("phase", PHASES)
-async def test_with_more_members_the_round_ends_in_its_own_epoch(tmp_path, phase):
-    async with masked(tmp_path, N_CLIENTS) as world:
-        engine = world.engine
-        await world.to_phase(phase)
-        await world.act(0)
-        joined = later(world, *range(N_AFTER))
-        assert await engine.rotation.install(joined.to_json()) == (2, False)
-        while engine.run.state.published == 0:
-            await world.all_act()
+        changed = later(world, *range(n_after))
+        assert await engine.rotation.install(changed.to_json()) == (2, False)
+        await world.to_sum()
         assert counted(world, 1) == ids(*range(N_CLIENTS))
         assert world.published(1).tolist() == world.sum_of(range(N_CLIENTS), 1).tolist()
         assert engine.run.state.rules.epoch == 2
-        world.enrol(range(N_AFTER))
-        while engine.run.state.ending is None:
-            await world.all_act()
+        world.enrol(range(n_after))
+        await world.to_end()
         assert engine.run.state.abandoned == 0
-        assert counted(world, 3) == ids(*range(N_AFTER))
-        wanted = world.sum_of(range(N_AFTER), 3)
+        assert counted(world, 3) == ids(*range(n_after))
+        wanted = world.sum_of(range(n_after), 3)
         assert world.published(3).tolist() == wanted.tolist()
 
 
@@ -274,8 +240,7 @@ async def test_a_restart_begins_the_newest_epoch_and_says_why_the_round_ended(tm
         assert world.engine.run.state.abandoned == 1
         assert world.engine.run.state.abandonments.in_row == 0
         world.enrol(range(N_AFTER))
-        while world.engine.run.state.published == 0:
-            await world.all_act()
+        await world.to_sum()
         assert world.engine.run.state.published == 2
         # Who is here first opens it; three later ones are of the next, all together.
         while world.engine.run.state.published == 2:
@@ -295,24 +260,6 @@ async def test_who_waits_for_a_step_hears_of_the_epoch_at_once(tmp_path):
         assert seen.epoch == 2
 
 
-async def messages_of(world, number):
-    """Return a client's next message after its keys without sending it."""
-    engine, client_id = world.engine, identity(number).client_id
-    task = (
-        await engine.polls.next_task(client_id, engine.run.name, engine.run.state.published, 0.0)
-    ).task
-    assert isinstance(task, StepTask)
-    raw = await engine.steps.material(client_id, task.round, task.step)
-    made = world.clients[number].step(task, lambda round_id, step: raw)
-    assert isinstance(made, StepMessage)
-    return made
-
-
-def signed(message, number, body):
-    changed = replace(message, body=body, signature=b"")
-    return replace(changed, signature=identity(number).sign(changed.statement()))
-
-
 async def together(world, *messages):
     """Have messages wait for one another; return what became of them, in their order."""
     engine = world.engine
@@ -329,7 +276,7 @@ async def test_messages_that_wait_together_share_a_transaction(tmp_path):
 
     async with masked(tmp_path, 5, failpoint=points.append) as world:
         await world.to_phase("sharing")
-        messages = [await messages_of(world, number) for number in range(4)]
+        messages = [await world.message(number) for number in range(4)]
         points.clear()
         found = await together(world, *messages, messages[0])
         # Which of the equal ones came first does not matter.
@@ -337,8 +284,7 @@ async def test_messages_that_wait_together_share_a_transaction(tmp_path):
         assert points.count("rows.committed") == 1
         assert points.count("masks.ack") == 4
         assert points.index("rows.committed") < points.index("masks.ack")
-        while world.engine.run.state.published == 0:
-            await world.all_act()
+        await world.to_sum()
         assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()
 
 
@@ -364,24 +310,23 @@ async def test_first_messages_are_rarely_held_against_all_cells(tmp_path, monkey
 async def test_a_message_that_does_not_fit_is_refused_alone(tmp_path):
     async with masked(tmp_path, 5) as world:
         await world.to_phase("sharing")
-        messages = [await messages_of(world, number) for number in range(4)]
-        malformed = signed(messages[1], 1, b"\xff")
+        messages = [await world.message(number) for number in range(4)]
+        malformed = signed(1, messages[1], b"\xff")
         found = await together(world, messages[0], malformed, messages[2], messages[3])
         assert [answer for answer in found if isinstance(answer, bool)] == [False] * 3
         assert isinstance(found[1], ProtocolError)
         with pytest.raises(ConflictingUpload):
-            await world.send(signed(messages[2], 2, messages[3].body))
+            await world.send(signed(2, messages[2], messages[3].body))
         assert len(world.round.sent("shares")) == 3
         assert not await world.send(messages[1])
-        while world.engine.run.state.published == 0:
-            await world.all_act()
+        await world.to_sum()
         assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()
 
 
 async def test_a_message_that_breaks_the_collector_is_refused_alone(tmp_path, monkeypatch):
     async with masked(tmp_path, 5) as world:
         await world.to_phase("sharing")
-        messages = [await messages_of(world, number) for number in range(4)]
+        messages = [await world.message(number) for number in range(4)]
         hear = world.engine.collection.hear  # type: ignore[union-attr]
 
         def breaking(round_, message):
@@ -395,8 +340,7 @@ async def test_a_message_that_breaks_the_collector_is_refused_alone(tmp_path, mo
         assert [answer for answer in found if isinstance(answer, bool)] == [False] * 3
         assert isinstance(found[1], ArithmeticError)
         assert not await world.send(messages[1])
-        while world.engine.run.state.published == 0:
-            await world.all_act()
+        await world.to_sum()
         assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()
 
 
@@ -409,13 +353,12 @@ async def test_a_commit_that_fails_refuses_all_that_it_was_for(tmp_path):
 
     async with masked(tmp_path, 5, failpoint=failpoint) as world:
         await world.to_phase("sharing")
-        messages = [await messages_of(world, number) for number in range(4)]
+        messages = [await world.message(number) for number in range(4)]
         failing.append(True)
         found = await together(world, *messages)
         failing.clear()
         assert all(isinstance(answer, StorageError) for answer in found)
         assert world.round.sent("shares") == {}
         assert await together(world, *messages) == [False] * 4
-        while world.engine.run.state.published == 0:
-            await world.all_act()
+        await world.to_sum()
         assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from world.engine import identity
-from world.light import Masked, federation_of, masked, play_round
+from world.light import Masked, federation_of, masked, play_round, signed
 
 from fedrec.errors import (
     BadSignature,
@@ -19,22 +19,12 @@ from fedrec.errors import (
 )
 from fedrec.ids import RoundId
 from fedrec.protection.masks.messages import keys_from_bytes, keys_to_bytes
-from fedrec.wire.messages import StepMessage, StepTask, Train
+from fedrec.wire.messages import Train
 from fedrec_server.rounds.selection import awaited
 from fedrec_server.run.presence import BACK_SECONDS
 
 STEP_SECONDS = 30.0
 PHASES = ("sharing", "masking", "signing", "unmasking")
-
-
-async def task_of(world, number):
-    engine = world.engine
-    client_id = identity(number).client_id
-    task = (
-        await engine.polls.next_task(client_id, engine.run.name, engine.run.state.published, 0.0)
-    ).task
-    assert isinstance(task, Train | StepTask)
-    return task
 
 
 def table(folder, query):
@@ -45,8 +35,7 @@ def table(folder, query):
 @pytest.mark.parametrize("n_clients", [3, 5, 12, 40])
 async def test_the_published_sum_is_the_sum(tmp_path, n_clients):
     async with masked(tmp_path, n_clients) as world:
-        while world.engine.run.state.ending is None:
-            await world.all_act()
+        await world.to_end()
         for round_id in (1, 2, 3):
             wanted = world.sum_of(range(n_clients), round_id)
             assert np.array_equal(world.published(round_id), wanted)
@@ -78,8 +67,7 @@ async def test_a_client_that_drops_out_in_a_step(tmp_path, phase):
             await world.to_phase("unmasking", without=[2])
             assert len(world.round.accepted) == 6
             assert len(world.round.sent("signature")) == 8
-        while world.engine.run.state.published == 0:
-            await world.all_act(without=[2])
+        await world.to_sum([2])
         gone = {0, 1, 2} if phase in ("sharing", "masking") else set()
         wanted = world.sum_of(set(range(9)) - gone, 1)
         assert np.array_equal(world.published(1), wanted)
@@ -103,8 +91,7 @@ async def test_a_restart_after_a_cell_was_left_out_goes_on_with_its_help(tmp_pat
         assert world.round.messages == before.messages
         assert world.round.accepted == before.accepted
         assert before.sent("vector").keys() == {identity(n).client_id for n in (0, 1)}
-        while world.engine.run.state.published == 0:
-            await world.all_act(without=[2])
+        await world.to_sum([2])
         assert np.array_equal(world.published(1), world.sum_of(range(3, 9), 1))
     assert table(tmp_path, "SELECT count(*) FROM mask_messages") == [(0,)]
 
@@ -161,8 +148,7 @@ async def test_a_restart_in_a_step_goes_on_with_the_same_sets(tmp_path, phase):
         assert world.round.messages == before.messages
         assert world.round.accepted == before.accepted
         assert world.round.phase == phase
-        while world.engine.run.state.published == 0:
-            await world.all_act()
+        await world.to_sum()
         assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
 
 
@@ -188,10 +174,7 @@ async def test_a_round_that_failed_after_its_survivors_were_told_is_repeated_by_
 
 async def test_messages_count_once_and_in_their_step(tmp_path):
     async with masked(tmp_path, 4) as world:
-        task = await task_of(world, 0)
-        assert isinstance(task, Train)
-        first = world.clients[0].advertise(task)
-        other = world.clients[0].advertise(task)
+        first, other = await world.message(0), await world.message(0)
         assert not await world.engine.steps.hear(first)
         assert await world.engine.steps.hear(first)
         with pytest.raises(ConflictingUpload):
@@ -203,27 +186,16 @@ async def test_messages_count_once_and_in_their_step(tmp_path):
         assert len(world.round.sent("keys")) == 1
 
 
-def signed(number, message, body):
-    changed = replace(message, body=body, signature=b"")
-    return replace(changed, signature=identity(number).sign(changed.statement()))
-
-
 async def test_an_answer_that_gives_nothing_is_no_answer(tmp_path):
     """Else whoever sends it would count as there, and never be left alone as silent clients are."""
     async with masked(tmp_path, 4) as world:
         await world.to_phase("unmasking")
-        task = await task_of(world, 0)
-        assert isinstance(task, StepTask)
-        me = identity(0).client_id
-        raw = await world.engine.steps.material(me, task.round, task.step)
-        honest = world.clients[0].step(task, lambda round_id, step: raw)
-        assert isinstance(honest, StepMessage)
+        honest = await world.message(0)
         with pytest.raises(MalformedUpdate, match="none of the shares of 4 clients"):
             await world.engine.steps.hear(signed(0, honest, b""))
         assert not world.round.sent("answer")
         assert not await world.engine.steps.hear(honest)
-        while world.engine.run.state.published == 0:
-            await world.all_act()
+        await world.to_sum()
         assert np.array_equal(world.published(1), world.sum_of(range(4), 1))
 
 
@@ -231,7 +203,7 @@ async def test_an_answer_that_gives_nothing_is_no_answer(tmp_path):
 async def test_keys_that_no_client_could_use_end_no_clients_round(tmp_path, which):
     """The point 0 has order 2, and 1 order 4: whatever they are combined with gives zeros."""
     async with masked(tmp_path, 5) as world:
-        task = await task_of(world, 2)
+        task = await world.task(2)
         assert isinstance(task, Train)
         message = world.clients[2].advertise(task)
         keys, base_state = keys_from_bytes(message.client_id, message.body)
@@ -247,14 +219,13 @@ async def test_keys_that_no_client_could_use_end_no_clients_round(tmp_path, whic
         wrong = replace(wrong, signature=who.sign(wrong.statement()))
         with pytest.raises(MalformedUpdate):
             await world.engine.steps.hear(wrong)
-        while world.engine.run.state.published == 0:
-            await world.all_act()
+        await world.to_sum()
         assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
 
 
 async def test_keys_must_be_of_the_round_and_its_owner(tmp_path):
     async with masked(tmp_path, 4) as world:
-        task = await task_of(world, 0)
+        task = await world.task(0)
         assert isinstance(task, Train)
         honest = world.clients[0].advertise(task)
         keys, _ = keys_from_bytes(honest.client_id, honest.body)
@@ -275,8 +246,7 @@ async def test_whoever_starts_from_another_model_is_left_out(tmp_path, monkeypat
         with monkeypatch.context() as patch:
             patch.setattr(light, "BASE_STATE", b"x" * 32)
             await world.act(8)
-        while world.engine.run.state.published == 0:
-            await world.all_act(without=[8])
+        await world.to_sum([8])
         assert np.array_equal(world.published(1), world.sum_of(range(6), 1))
 
 
@@ -300,16 +270,12 @@ async def test_what_could_not_be_stored_was_never_heard(tmp_path, phase):
         await world.to_phase(phase)
         known.append(world)
         held = world.round.messages, world.round.accepted
-        task = await task_of(world, 1)
-        assert isinstance(task, StepTask)
-        raw = await world.engine.steps.material(identity(1).client_id, task.round, task.step)
-        made = world.clients[1].step(task, lambda round_id, step: raw)
+        made = await world.made(1)
         with pytest.raises(StorageError):
             await world.send(made)
         assert (world.round.messages, world.round.accepted) == held
         assert not await world.send(made)
-        while world.engine.run.state.published == 0:
-            await world.all_act()
+        await world.to_sum()
         assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conformance.histories import counted
 from world.plans import users_of
 
 from fedrec.algorithms.accelerators import ACCELERATORS, accelerator_for
@@ -95,9 +96,7 @@ def trained(plan, users):
     were clipped, and the summed loss.
     """
     learner = Learner(plan, N_ITEMS, device="cpu")
-    shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
-    counted = learner.contribute("count", 1, shared, users, private)
-    shared = learner.server.apply("count", 1, shared, counted.vector)
+    shared, private = counted(learner, users)
     for round_id in range(2, 2 + ROUNDS):
         part = learner.contribute("train", round_id, shared, users, private)
         shared, private = learner.server.apply("train", round_id, shared, part.vector), part.private
@@ -172,6 +171,7 @@ def test_what_was_clipped_is_counted_alike(case, users):
                 "update": {"structure": "colr", "rank": 2},
             },
         ),
+        ("pfedrec", {"update": {"structure": "colr", "rank": 2}}),
         ("fedrap", {"algorithm": {"name": "fedrap", "noise_where": "grad"}}),
         ("fedrap", {"algorithm": {"name": "fedrap", "noise_where": "upload"}}),
         ("plgc", {"algorithm": {"name": "plgc"}}),
@@ -183,6 +183,7 @@ def test_what_was_clipped_is_counted_alike(case, users):
         "adam",
         "noise",
         "rows that A stands in for",
+        "rows in a subspace",
         "noise on gradients",
         "noise on uploads",
         "a regulariser",

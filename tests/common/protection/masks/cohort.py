@@ -153,6 +153,11 @@ class Cohort:
             self.collector.add_shares(self.id(own), bundle)
         self.collector.close_shares()
 
+    def begin(self, without: Collection[int] = ()) -> None:
+        """Take the first two steps: keys, and shares of those who are still there."""
+        self.advertise()
+        self.share(without)
+
     def masked(self, own: int) -> bytes:
         """Return a participant's masked vector without sending it."""
         words = self.words.encode(self.vectors[own])
@@ -198,8 +203,7 @@ class Cohort:
             after: drop out after their vectors, before they sign.
             late: drop out after they signed.
         """
-        self.advertise()
-        self.share()
+        self.begin()
         self.mask(before)
         self.sign({*before, *after})
         self.give({*before, *after, *late})

@@ -32,8 +32,7 @@ def test_steps_cannot_be_repeated_or_left_out():
 
 def test_the_vector_is_left_as_it_is():
     cohort = Cohort.of(4)
-    cohort.advertise()
-    cohort.share()
+    cohort.begin()
     words = np.arange(cohort.words.n_words, dtype=np.uint32)
     before = words.copy()
     masked = cohort.add_masks(0, cohort.collector.inbox(cohort.id(0)), words)
@@ -43,8 +42,7 @@ def test_the_vector_is_left_as_it_is():
 
 def test_after_masking_a_client_cannot_unmask_itself():
     cohort = Cohort.of(4)
-    cohort.advertise()
-    cohort.share()
+    cohort.begin()
     state = cohort.participants[0]._state
     secrets = (state.keys.mask, state.keys.share, state.self_seed)
     assert all(len(secret) == 32 for secret in secrets)
@@ -55,8 +53,7 @@ def test_after_masking_a_client_cannot_unmask_itself():
 
 def test_a_set_is_signed_once_also_after_a_restart():
     cohort = Cohort.of(4)
-    cohort.advertise()
-    cohort.share()
+    cohort.begin()
     cohort.mask()
     person = cohort.people[0]
     first = cohort.participants[0].sign(pack(range(4), 4), person, cohort.roster)
@@ -71,8 +68,7 @@ def test_a_set_is_signed_once_also_after_a_restart():
 )
 def test_sets_that_are_not_signed(survivors, code):
     cohort = Cohort.of(7)
-    cohort.advertise()
-    cohort.share(without={6})
+    cohort.begin(without={6})
     for own in range(6):
         cohort.collector.add_vector(cohort.id(own), cohort.masked(own))
     with pytest.raises(RefusedError) as refused:
@@ -83,8 +79,7 @@ def test_sets_that_are_not_signed(survivors, code):
 
 def test_shares_need_enough_equal_signatures():
     cohort = Cohort.of(7)
-    cohort.advertise()
-    cohort.share()
+    cohort.begin()
     cohort.mask()
     cohort.sign()
     participant = cohort.participants[0]
@@ -106,8 +101,7 @@ def test_shares_need_enough_equal_signatures():
 
 def test_the_minimum_of_summands_counts_survivors():
     cohort = Cohort.of(10, minimum=9)
-    cohort.advertise()
-    cohort.share()
+    cohort.begin()
     with pytest.raises(RoundError, match="needs 9"):
         cohort.mask(without={1, 2})
     with pytest.raises(PartialCell, match="at least 9"):

@@ -44,8 +44,7 @@ def test_any_dropouts_within_the_threshold(data, count):
 
 def test_those_who_never_shared_are_no_part_of_the_round():
     cohort = Cohort.of(10)
-    cohort.advertise()
-    cohort.share(without={2, 4})
+    cohort.begin(without={2, 4})
     with pytest.raises(RoundClosed):
         cohort.collector.inbox(cohort.id(2))
     cohort.mask(without={2, 4})
@@ -56,13 +55,11 @@ def test_those_who_never_shared_are_no_part_of_the_round():
 
 def test_of_three_clients_none_may_drop_out():
     cohort = Cohort.of(3)
-    cohort.advertise()
-    cohort.share()
+    cohort.begin()
     with pytest.raises(RoundError, match="2 of 3 clients"):
         cohort.mask(without={1})
     late = Cohort.of(3)
-    late.advertise()
-    late.share()
+    late.begin()
     late.mask()
     with pytest.raises(RoundError, match="2 of 3 clients signed"):
         late.sign(without={1})
@@ -71,8 +68,7 @@ def test_of_three_clients_none_may_drop_out():
 def test_a_poisoned_vector_is_seen_in_the_sum():
     """Outside its bounds a sum is refused, not wrapped; no single vector can be checked."""
     cohort = Cohort.of(4)
-    cohort.advertise()
-    cohort.share()
+    cohort.begin()
     inbox = cohort.collector.inbox(cohort.id(0))
     words = np.zeros(cohort.words.n_words, dtype=np.uint32)
     words[60:67] = 10_000  # "holders" sum to at most 1000; the wide values' ten words come first
@@ -159,8 +155,7 @@ def test_what_is_malformed_changes_nothing():
 
 def test_one_wrong_share_does_not_spoil_the_sum():
     cohort = Cohort.of(7)
-    cohort.advertise()
-    cohort.share()
+    cohort.begin()
     cohort.mask(without={6})
     cohort.sign(without={6})
     signatures = cohort.collector.signatures_for(cohort.id(2))
@@ -178,8 +173,7 @@ def test_one_wrong_share_does_not_spoil_the_sum():
 
 def test_too_many_wrong_shares_end_the_round_with_a_reason():
     cohort = Cohort.of(3)
-    cohort.advertise()
-    cohort.share()
+    cohort.begin()
     cohort.mask()
     cohort.sign()
     lie = GivenShares(
@@ -236,8 +230,7 @@ def test_sets_by_hand():
 
 def test_an_inbox_without_a_sender_is_refused():
     cohort = Cohort.of(4)
-    cohort.advertise()
-    cohort.share()
+    cohort.begin()
     inbox = cohort.collector.inbox(cohort.id(0))
     words = np.zeros(cohort.words.n_words, dtype=np.uint32)
     for shared, match in ((pack({1, 2, 3}, 4), "isn't among"), (pack({0, 1}, 4), "clients shared")):

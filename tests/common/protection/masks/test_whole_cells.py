@@ -55,8 +55,7 @@ def test_of_forty_clients_three_drop_out_with_their_cells():
 def test_what_is_given_of_those_left_out_is_their_mask_key_alone():
     """Their vectors arrived, and stay under a mask whose seed cannot be put together."""
     cohort = nine()
-    cohort.advertise()
-    cohort.share()
+    cohort.begin()
     seeds = {own: cohort.participants[own]._state.self_seed for own in (3, 5)}
     commitments = {own: cohort.collector._bundles[own].commitment for own in (3, 5)}
     late = cohort.words.open(cohort.masked(3))
@@ -94,8 +93,7 @@ def test_what_is_given_of_those_left_out_is_their_mask_key_alone():
 def test_survivors_with_half_a_cell():
     """Also at a coordinator that is honest but wrong: it asks for no signature."""
     cohort = nine()
-    cohort.advertise()
-    cohort.share()
+    cohort.begin()
     for own in range(8):
         cohort.collector.add_vector(cohort.id(own), cohort.masked(own))
     for half in (set(range(8)), {0, 1, 2, 3}, {0, 1, 3, 4, 6, 7}, {0, 1}, set()):
@@ -109,8 +107,7 @@ def test_survivors_with_half_a_cell():
 
 def test_two_sets_of_whole_cells_are_not_both_signed():
     cohort = nine()
-    cohort.advertise()
-    cohort.share()
+    cohort.begin()
     cohort.mask(without={4})
     both, one = pack({0, 1, 2, 6, 7, 8}, 9), pack({0, 1, 2}, 9)
     for own in cohort.positions({4}):
@@ -124,8 +121,7 @@ def test_two_sets_of_whole_cells_are_not_both_signed():
 def test_signatures_count_of_clients_that_shared_and_of_no_other():
     """Seven of the eight that are left; those of three that are left out are among them."""
     cohort = nine()
-    cohort.advertise()
-    cohort.share(without={8})
+    cohort.begin(without={8})
     cohort.mask(without={8, 4})
     cohort.sign({8, 4})
     signatures = dict(cohort.collector._signatures)
@@ -140,8 +136,7 @@ def test_signatures_count_of_clients_that_shared_and_of_no_other():
 
 def test_who_did_not_share_gives_nothing():
     cohort = nine()
-    cohort.advertise()
-    cohort.share(without={8})
+    cohort.begin(without={8})
     cohort.mask(without={8})
     with pytest.raises(RoundClosed, match="shares didn't arrive"):
         cohort.collector.add_signature(cohort.id(8), bytes(64))
@@ -155,8 +150,7 @@ def test_who_did_not_share_gives_nothing():
 def test_too_few_are_left_though_a_cell_is_whole():
     """Three drop out of nine: the cell of three could be summed, but six cannot unmask it."""
     cohort = nine()
-    cohort.advertise()
-    cohort.share()
+    cohort.begin()
     with pytest.raises(RoundError, match="6 of 9 clients"):
         cohort.mask(without={3, 6, 7})
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conformance.histories import counted
 from conformance.toys import TOYS, registered
+from world.plans import params
 from world.rounds import EXACT, KINDS
 
 from fedrec.data import splits
@@ -40,14 +42,6 @@ def measuring_goes_out(monkeypatch):
 
 
 @pytest.fixture
-def own(tmp_path):
-    """An executor of this test's own."""
-    made = ProcessExecutor(2, tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def lone(tmp_path):
     """An executor of this test's own with one process, where a second shows nothing more."""
     made = ProcessExecutor(1, tmp_path)
@@ -67,6 +61,11 @@ def ended(pid: int, *, within: float = 30.0) -> bool:
         os.close(watched)
 
 
+def learner_of(plan, workers=1, **resources):
+    given = Resources(workers=workers, **resources)
+    return Learner(plan, 200, device="cpu", resources=given)
+
+
 def logged(capsys):
     """Return what was logged: without a command, which sends it to stderr, it goes to stdout."""
     return "".join(capsys.readouterr())
@@ -75,8 +74,7 @@ def logged(capsys):
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_give_the_bits_of_one(kind, plan_of, play, same, executor):
     plan = plan_of(**KINDS[kind])
-    alone = play(Learner(plan, 200, device="cpu"))
-    same(play(Learner(plan, 200, device="cpu", resources=Resources(workers=executor))), alone)
+    same(play(learner_of(plan, executor)), play(learner_of(plan)))
     assert len(executor._processes.processes) == 2
 
 
@@ -87,37 +85,29 @@ def test_algorithms_of_others_are_found_where_they_are_imported_from(
     # Own rows, schedules, wrappers, tensors without axes: of a module that only this path has.
     with registered():
         plan = plan_of(algorithm={"name": name}, update={"structure": "dense", "clip": 16.0})
-        alone = play(Learner(plan, 200, device="cpu"))
-        same(play(Learner(plan, 200, device="cpu", resources=Resources(workers=executor))), alone)
+        same(play(learner_of(plan, executor)), play(learner_of(plan)))
 
 
 def test_some_users_or_none_may_train(plan_of, play, same, users, executor):
     for some in (np.arange(len(users)) % 5 == 0, np.zeros(len(users), bool)):
-        learners = [
-            Learner(plan_of(), 200, device="cpu", resources=Resources(workers=workers))
-            for workers in (1, executor)
-        ]
+        learners = [learner_of(plan_of(), workers) for workers in (1, executor)]
         same(*(play(learner, participating=some) for learner in learners))
 
 
 def test_parties_share_the_processes(plan_of, users, play, same, executor):
-    learner = Learner(plan_of(), 200, device="cpu", resources=Resources(workers=executor))
+    learner = learner_of(plan_of(), executor)
     before = play(learner)
     here = executor._processes.processes
-    other = Learner(
-        plan_of(algorithm={"dim": 4}), 200, device="cpu", resources=Resources(workers=executor)
-    )
-    same(play(other), play(Learner(plan_of(algorithm={"dim": 4}), 200, device="cpu")))
+    plan = plan_of(algorithm={"dim": 4})
+    same(play(learner_of(plan, executor)), play(learner_of(plan)))
     same(play(learner), before)
     assert executor._processes.processes == here
 
 
 def test_tables_larger_than_memory_stay_in_files(plan_of, play, same, lone, tmp_path):
     plan = plan_of(**KINDS["pfedrec"])
-    learner = Learner(
-        plan, 200, device="cpu", resources=Resources(workers=lone, scratch=tmp_path, table_bytes=1)
-    )
-    found, kept = play(learner), play(Learner(plan, 200, device="cpu"))
+    found = play(learner_of(plan, lone, scratch=tmp_path, table_bytes=1))
+    kept = play(learner_of(plan))
     assert found[1].private.in_files
     same(found, kept)
     folder = lone._crew.scratch.path
@@ -145,10 +135,10 @@ class Killing:
         monkeypatch.setattr(WorkerProcess, "tell", telling)
 
 
-def test_what_a_killed_worker_did_is_done_again(plan_of, play, same, own, monkeypatch, capsys):
+def test_what_a_killed_worker_did_is_done_again(plan_of, play, same, executor, monkeypatch, capsys):
     """Killed at its first task, at a later one, and between rounds."""
-    learner = Learner(plan_of(), 200, device="cpu", resources=Resources(workers=own))
-    alone = play(Learner(plan_of(), 200, device="cpu"))
+    learner, alone = learner_of(plan_of(), executor), play(learner_of(plan_of()))
+    own = executor._processes
     with monkeypatch.context() as patched:
         killing = Killing(patched, lambda task: task in (1, 6))
         same(play(learner), alone)
@@ -162,29 +152,30 @@ def test_what_a_killed_worker_did_is_done_again(plan_of, play, same, own, monkey
     assert gone not in own.processes
 
 
+CORE = ("fedmf, colr", "sketch", "accelerated, candidates", "in files")
+
+
 @pytest.mark.parametrize(
-    ("kind", "in_files"), [*((kind, False) for kind in KINDS | EXACT), ("fedmf, colr", True)]
+    "kind", params(*CORE, long=[kind for kind in KINDS | EXACT if kind not in CORE])
 )
 def test_workers_measure_what_one_process_does(
-    kind, in_files, plan_of, users, own, monkeypatch, tmp_path
+    kind, plan_of, users, executor, monkeypatch, tmp_path
 ):
     """All protocols and references, and a worker that dies while it measures."""
     found = []
-    for workers in (1, own):
+    for workers in (1, executor):
         learner = Learner(
-            plan_of(**(KINDS | EXACT)[kind]),
+            plan_of(**(KINDS | EXACT).get(kind, {})),
             200,
             device="cpu",
             resources=Resources(workers=workers),
             also=("full", "sampled"),
             measure_withheld=True,
         )
-        if workers is own and in_files:
+        if workers is executor and kind == "in files":
             monkeypatch.setattr(splits, "MOST_FILE_USERS", 30)
             users = users.in_files(tmp_path)
-        shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
-        counted = learner.contribute("count", 1, shared, users, private)
-        shared = learner.server.apply("count", 1, shared, counted.vector)
+        shared, private = counted(learner, users)
         with monkeypatch.context() as patched:
             killing = Killing(patched, lambda task: task == 3, say="measure")
             part = learner.contribute("evaluate", 2, shared, users, private)
@@ -196,26 +187,24 @@ def test_workers_measure_what_one_process_does(
 
 
 def test_workers_that_always_die_end_the_round_and_not_the_engine(
-    plan_of, play, same, own, monkeypatch
+    plan_of, play, same, executor, monkeypatch
 ):
-    learner = Learner(plan_of(), 200, device="cpu", resources=Resources(workers=own))
+    learner = learner_of(plan_of(), executor)
     with monkeypatch.context() as patched:
         killing = Killing(patched, lambda task: True)
         with pytest.raises(TrainingError, match=r"died 5 times.*exit code -9") as caught:
             play(learner)
         assert "client.workers" in caught.value.remedy
-    assert own.processes == () and all(map(ended, killing.killed))
-    same(play(learner), play(Learner(plan_of(), 200, device="cpu")))
+    assert executor._processes.processes == () and all(map(ended, killing.killed))
+    same(play(learner), play(learner_of(plan_of())))
 
 
 def test_divergence_is_told_as_in_one_process(plan_of, users, executor):
     text = []
     for workers in (1, executor):
         plan = plan_of(federation={"minimum_item_users": 4})
-        learner = Learner(plan, 200, device="cpu", resources=Resources(workers=workers))
-        shared, private = learner.server.initial_shared(), learner.local.initial_private(users)
-        counted = learner.contribute("count", 1, shared, users, private)
-        shared = learner.server.apply("count", 1, shared, counted.vector)
+        learner = learner_of(plan, workers)
+        shared, private = counted(learner, users)
         vectors = private.tensors["user_embedding"]
         for broken in (vectors * np.nan, vectors * np.float32(1e5)):
             with pytest.raises(TrainingError) as caught:
@@ -232,7 +221,7 @@ def test_a_defect_in_a_worker_is_told_here(plan_of, play, lone, monkeypatch, cap
         crew, "recipe_of", lambda _: {"module": "no_such_module", "name": "Nothing"}
     )
     with pytest.raises(InternalError, match=r"ModuleNotFoundError.*no_such_module"):
-        play(Learner(plan_of(), 200, device="cpu", resources=Resources(workers=lone)))
+        play(learner_of(plan_of(), lone))
     assert lone.processes == ()
     assert "Traceback" in logged(capsys)
 
@@ -254,7 +243,7 @@ def test_no_secret_reaches_a_worker(plan_of, play, lone, monkeypatch):
         monkeypatch.setenv(name, "do-not-tell")
     read, write = os.pipe()
     os.set_inheritable(write, False)
-    play(Learner(plan_of(), 200, device="cpu", resources=Resources(workers=lone)), (2,))
+    play(learner_of(plan_of(), lone), (2,))
     for pid in lone.processes:
         place = Path(f"/proc/{pid}")
         environment = (place / "environ").read_bytes()
@@ -270,7 +259,7 @@ def test_no_secret_reaches_a_worker(plan_of, play, lone, monkeypatch):
 
 
 def test_a_full_disk_is_told_with_what_to_do(plan_of, play, same, lone):
-    learner = Learner(plan_of(), 200, device="cpu", resources=Resources(workers=lone))
+    learner = learner_of(plan_of(), lone)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
@@ -279,31 +268,24 @@ def test_a_full_disk_is_told_with_what_to_do(plan_of, play, same, lone):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert "client.workers = 1" in caught.value.remedy
-    same(play(learner), play(Learner(plan_of(), 200, device="cpu")))
+    same(play(learner), play(learner_of(plan_of())))
 
 
 def test_a_folder_that_is_not_there_is_told(plan_of, play, tmp_path):
-    learner = Learner(
-        plan_of(), 200, device="cpu", resources=Resources(workers=2, scratch=tmp_path / "gone")
-    )
     with pytest.raises(StorageError, match="gone"):
-        play(learner)
+        play(learner_of(plan_of(), 2, scratch=tmp_path / "gone"))
 
 
 def test_closing_leaves_no_process_and_no_file(plan_of, play, same, tmp_path):
-    """Of three processes, and of those of a learner that is not closed."""
-    learner = Learner(
-        plan_of(), 200, device="cpu", resources=Resources(workers=3, scratch=tmp_path)
-    )
-    same(play(learner), play(Learner(plan_of(), 200, device="cpu")))
+    """Of two processes, and of those of a learner that is not closed."""
+    learner = learner_of(plan_of(), 2, scratch=tmp_path)
+    same(play(learner), play(learner_of(plan_of())))
     pids = learner.local.executor._processes.processes
-    assert len(pids) == 3
+    assert len(pids) == 2
     assert [path.name for path in tmp_path.iterdir()]
     learner.local.close()
     assert all(map(ended, pids)) and not list(tmp_path.iterdir())
-    learner = Learner(
-        plan_of(), 200, device="cpu", resources=Resources(workers=2, scratch=tmp_path)
-    )
+    learner = learner_of(plan_of(), 2, scratch=tmp_path)
     play(learner, (2,))
     pids = learner.local.executor._processes.processes
     del learner
@@ -312,7 +294,7 @@ def test_closing_leaves_no_process_and_no_file(plan_of, play, same, tmp_path):
 
 
 def test_folders_of_engines_that_were_killed_are_removed(lone, plan_of, play, tmp_path):
-    play(Learner(plan_of(), 200, device="cpu", resources=Resources(workers=lone)), (2,))
+    play(learner_of(plan_of(), lone), (2,))
     abandoned = tmp_path / "fedrec-workers-killed00"
     abandoned.mkdir()
     (abandoned / "lock").touch()
@@ -320,7 +302,7 @@ def test_folders_of_engines_that_were_killed_are_removed(lone, plan_of, play, tm
     half_made = tmp_path / "fedrec-workers-halfmade"
     half_made.mkdir()
     other = ProcessExecutor(1, tmp_path)
-    play(Learner(plan_of(), 200, device="cpu", resources=Resources(workers=other)), (2,))
+    play(learner_of(plan_of(), other), (2,))
     try:
         assert not abandoned.exists() and half_made.exists()
         assert lone._crew.scratch.path.exists() and other._crew.scratch.path.exists()
