@@ -73,7 +73,7 @@ PAPERS = (
     "pfedrec", "fedncf", "fedrap", "pfedclr", "plgc", "fedrecgel",
     "gpfedrec", "perfedrec", "cofedrec", "pfedgraph",
 )  # fmt: skip
-REFERENCES = ("ceiling", "ease", "edlae", "itemknn", "rp3beta", "ials", "lightgcn")
+REFERENCES = ("ceiling", "ease", "edlae", "item-knn", "rp3beta", "ials", "lightgcn")
 TARGETS = ("ease", "edlae", "ials")
 """The references whose best one is the base of shares."""
 
@@ -351,7 +351,7 @@ def against_references(homes: list[Path]) -> list[str]:
                     other = np.array(each["ranks"], dtype=np.float64)
                     apart = paired_bootstrap(own, other, at=AT, n_resamples=2_000).difference
                     mark = "" if apart.excludes(0.0) else "= "
-                    cell += f" ({mark}[{apart.low:+.4f}, {apart.high:+.4f}])"
+                    cell += f" {mark}[{apart.low:+.4f}, {apart.high:+.4f}]"
                 cells.append(cell)
         rows.append(row(label, *cells))
     return rows

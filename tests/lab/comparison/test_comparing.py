@@ -81,11 +81,15 @@ def test_a_rank_that_is_always_found_is_refused(small):
 
 
 @pytest.fixture(scope="module")
-def measured(small, planted, tmp_path_factory):
-    users, catalogue = planted
+def data(planted):
+    return dict(zip(("users", "catalogue"), planted, strict=True))
+
+
+@pytest.fixture(scope="module")
+def measured(small, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("comparison")
     more = {"protocols": EVERYTHING, "seeds": (1, 2), "references": ("ease",), "n_clients": 2}
-    return folder, more, compare(small, users=users, catalogue=catalogue, folder=folder, **more)
+    return folder, more, compare(small, **data, folder=folder, **more)
 
 
 @pytest.mark.slow
@@ -122,9 +126,8 @@ def test_a_difference_has_its_interval_where_users_ranks_are_known(measured):
 
 
 @pytest.mark.slow
-def test_it_is_what_single_simulations_measure(measured, small, planted):
+def test_it_is_what_single_simulations_measure(measured, small, data):
     """`paper` trains with its own pool, the other two with one training."""
-    users, catalogue = planted
     _, _, result = measured
     own = result.table.rows[0]
     for protocol in EVERYTHING:
@@ -133,32 +136,30 @@ def test_it_is_what_single_simulations_measure(measured, small, planted):
                 "federation": small.federation.model_copy(update={"seed": sample.seed}),
                 "evaluation": small.evaluation.model_copy(update={"protocol": protocol}),
             }
-            alone = simulate(small.model_copy(update=changed), users=users, catalogue=catalogue)
+            alone = simulate(small.model_copy(update=changed), **data)
             assert sample.rates == alone.best_report.test
             assert sample.chosen == f"round {alone.best.round}"
 
 
 @pytest.mark.slow
-def test_what_is_measured_is_not_measured_again(measured, small, planted, monkeypatch):
-    users, catalogue = planted
+def test_what_is_measured_is_not_measured_again(measured, small, data, monkeypatch):
     folder, more, result = measured
 
     def never(*_):
         raise AssertionError("trained again")
 
     monkeypatch.setattr(comparing, "train", never)
-    again = compare(small, users=users, catalogue=catalogue, folder=folder, **more)
+    again = compare(small, **data, folder=folder, **more)
     assert again.table == result.table
     assert not (folder / "trainings").exists()
     # They have every user's rank.
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.glob("parts/*")} == {0o600}
     with pytest.raises(SettingsError, match="different settings, data"):
-        compare(small, users=users, catalogue=catalogue, folder=folder, **(more | {"n_clients": 1}))
+        compare(small, **data, folder=folder, **(more | {"n_clients": 1}))
 
 
 @pytest.mark.slow
-def test_a_stopped_comparison_goes_on_to_the_same_table(measured, small, planted, tmp_path):
-    users, catalogue = planted
+def test_a_stopped_comparison_goes_on_to_the_same_table(measured, small, data, tmp_path):
     _, more, result = measured
     asked = []
 
@@ -166,30 +167,22 @@ def test_a_stopped_comparison_goes_on_to_the_same_table(measured, small, planted
         asked.append(None)
         return len(asked) == 4
 
-    first = compare(small, users=users, catalogue=catalogue, folder=tmp_path, stop=stop, **more)
+    first = compare(small, **data, folder=tmp_path, stop=stop, **more)
     assert not first.finished
     assert list((tmp_path / "trainings").iterdir())
-    second = compare(small, users=users, catalogue=catalogue, folder=tmp_path, **more)
+    second = compare(small, **data, folder=tmp_path, **more)
     assert second.finished
     assert second.table == result.table
 
 
 @pytest.mark.slow
-def test_a_reference_that_fails_has_a_row_that_says_so(small, planted, monkeypatch):
-    users, catalogue = planted
+def test_a_reference_that_fails_has_a_row_that_says_so(small, data, monkeypatch):
 
     def fail(self, task):
         raise TrainingError("It diverged.", remedy="Lower the rate.")
 
     monkeypatch.setattr(comparing.REFERENCES["ease"], "measure", fail)
-    found = compare(
-        small,
-        users=users,
-        catalogue=catalogue,
-        protocols=("full",),
-        seeds=(1,),
-        references=("ease",),
-    )
+    found = compare(small, **data, protocols=("full",), seeds=(1,), references=("ease",))
     row = found.table.rows[-1]
     assert (row.method, row.samples, row.note) == ("ease", {}, "It diverged. Lower the rate.")
     assert found.finished
@@ -198,38 +191,29 @@ def test_a_reference_that_fails_has_a_row_that_says_so(small, planted, monkeypat
 
 
 @pytest.mark.slow
-def test_without_negatives_paper_ranks_as_sampled_does(planted):
-    users, catalogue = planted
+def test_without_negatives_paper_ranks_as_sampled_does(data):
     fedals = TUNED["fedals"].model_dump() | {
         "federation": {"minimum_item_users": 1, "maximum_users": 64},
         "rounds": {"total": 1},
         "client": {"device": "cpu"},
     }
     settings = Settings.model_validate(fedals)
-    found = compare(
-        settings, users=users, catalogue=catalogue, protocols=EVERYTHING, seeds=(1,), references=()
-    )
+    found = compare(settings, **data, protocols=EVERYTHING, seeds=(1,), references=())
     rows = {row.method: row for row in found.table.rows}
     assert rows["fedals"].samples["paper"] == rows["fedals"].samples["sampled"]
     assert "closed_formula" not in rows
     assert "know_nothing" not in rows
 
 
-def test_a_reference_with_the_algorithms_own_name_has_rows_of_its_own(planted, small, tmp_path):
+def test_a_reference_with_the_algorithms_own_name_has_rows_of_its_own(data, small, tmp_path):
     """Its part was the algorithm's, and both were one row."""
-    users, catalogue = planted
     values = small.model_dump() | {
         "algorithm": {"name": "ease"},
         "update": {"structure": "dense"},
         "rounds": {"total": 1},
     }
     found = compare(
-        Settings.model_validate(values),
-        users=users,
-        catalogue=catalogue,
-        references=("ease",),
-        budget=1,
-        folder=tmp_path,
+        Settings.model_validate(values), **data, references=("ease",), budget=1, folder=tmp_path
     )
     methods = [row.method for row in found.table.rows]
     assert methods[0] == "ease"
