@@ -18,7 +18,7 @@ Both import pandas and scikit-learn.
   TensorBoard's writer, which it imports and does not use, is left out. Its noise has a scale of
   1e-30, as torch refuses the default of 0.
 - PerFedRec: a clone of github.com/sichunluo/PerFedRec (commit 4d0c8f0), with dim 32 and all users
-  in place of 128. It draws one negative for each positive, and also reads its data.
+  in place of 128. It draws one negative for each positive, reads its data and makes its graph.
 """
 
 from __future__ import annotations

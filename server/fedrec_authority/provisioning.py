@@ -105,7 +105,8 @@ def provision(
             raise KeysError(
                 f"{into} already has the kits of a federation.",
                 remedy=f"Add a client with `fedrec provision --add NAME --into {into}`, or choose "
-                "another folder with --into.",
+                "another folder with --into. If that command was killed before it printed the "
+                "kits, delete the folder and run it again.",
             )
         keys.keep(keys.begin(settings.plan, len(catalogue)))
         host, port = split_address(parties.address, "parties.address", to_call=True)

@@ -290,6 +290,10 @@ def test_a_frame_is_data_wherever_data_are_taken(settings, tmp_path, monkeypatch
             "n_clients is 0",
         ),
         (
+            lambda s, u, c: fedrec_lab.simulate(s, users=u, catalogue=c, n_clients=10**9),
+            "n_clients is 1000000000, but there are ",
+        ),
+        (
             lambda s, u, c: fedrec_lab.simulate(s, users=u, catalogue=c, resume=True),
             "resume is true, but folder is missing",
         ),

@@ -205,6 +205,8 @@ def write_settings(
 
 def client_names(clients: str) -> tuple[str, ...]:
     """Return the clients' names. A number gives that many generated names."""
+    from pydantic import ValidationError
+
     from fedrec.errors import SettingsError
     from fedrec.settings.schema import PartiesSettings
 
@@ -213,9 +215,10 @@ def client_names(clients: str) -> tuple[str, ...]:
     names = [name.strip() for name in clients.split(",")]
     try:
         return tuple(PartiesSettings(clients=names).clients)
-    except ValueError:
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].removeprefix("Value error, clients: ")
         raise SettingsError(
-            f"--clients: {clients!r} is neither a number nor a list of names with commas.",
+            f"--clients is {clients!r}, expected a number or different names with commas: {why}",
             remedy="Name each client with letters, digits and . _ -, as in north,south,west.",
         ) from None
 

@@ -76,9 +76,10 @@ def plan_from_json(raw: bytes) -> Plan:
     try:
         plan = Plan.model_validate_json(raw)
     except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the whole plan"
         raise PlanMismatch(
-            f"The coordinator's plan cannot be read: {error.error_count()} problems, first "
-            f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}.",
+            f"The coordinator's plan cannot be read: {place}: {first['msg']}.",
             remedy="Install the same fedrec version on both machines.",
         ) from None
     return plan.in_form(next(form for form in FORMS if _is_of(plan, FORMS[form])))

@@ -266,7 +266,7 @@ def cells_in_use(plan: Plan, cells: Cells, n_clients: int) -> Cells:
     if not isinstance(n_clients, int | np.integer):
         raise SettingsError(f"n_clients is {n_clients!r}.", remedy="Pass an integer.")
     parties = [party for cell in cells for party in cell]
-    if len(set(parties)) < len(parties) or not set(parties) <= set(range(n_clients)):
+    if len(set(parties)) < len(parties) or not all(0 <= one < n_clients for one in parties):
         raise SettingsError(
             f"The cells name a party twice, or one that isn't among the {n_clients} of this run.",
             remedy=f"Name each of 0 to {n_clients - 1} in at most one cell.",

@@ -21,6 +21,8 @@ from fedrec.wire.v1.admin_pb2_grpc import AdminStub
 _CALL_SECONDS = 10.0
 _WATCH_SECONDS = 24 * 3600.0
 _INSTALL_SECONDS = 300.0
+_LAST_SECOND = 1e11
+"""Later times are no dates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,6 +290,8 @@ def _event(message: admin_pb2.Event) -> RunEvent:
         fields = None
     if not isinstance(fields, dict):
         raise ProtocolError("An event's fields are not a JSON object.")
+    if not 0 <= message.unix_seconds < _LAST_SECOND:
+        raise ProtocolError(f"An event's time is {message.unix_seconds}, expected seconds.")
     return RunEvent(
         sequence=message.sequence,
         unix_seconds=message.unix_seconds,

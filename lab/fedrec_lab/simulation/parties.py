@@ -208,6 +208,11 @@ def make_parties(
 def _groups(users: UserSplit, n_clients: int) -> list[NDArray[np.int64]]:
     if n_clients < 1:
         raise SettingsError(f"n_clients is {n_clients}.", remedy="Ask for 1 client or more.")
+    if n_clients > max(len(users), 1):
+        raise SettingsError(
+            f"n_clients is {n_clients}, but there are {len(users)} users.",
+            remedy="Ask for at most one client for each user.",
+        )
     if n_clients == 1:
         return [np.arange(len(users), dtype=np.int64)]
     return user_groups(users.user_ids, n_clients)

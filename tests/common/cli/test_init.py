@@ -94,6 +94,7 @@ def test_impossible_wishes_are_refused(fedrec, tmp_path):
     assert name.code == 2
     assert "expected 1 to 64 letters, digits and" in name.err
     assert fedrec("init", path, "--protection", "rot13").code == 2
+    assert "'a' is named twice" in fedrec("init", path, "--clients", "a,b,a").err
     assert not path.exists()
 
 

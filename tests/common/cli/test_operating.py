@@ -27,6 +27,7 @@ class FakeAdmin(AdminServicer):
         self.stopped: list[bool] = []
         self.measured_under: dict[str, str] = {}
         self.more: dict[str, Any] = {}
+        self.time = 0.0
 
     def GetStatus(self, request: Any, context: Any) -> Any:
         found = admin_pb2.Status(
@@ -66,7 +67,11 @@ class FakeAdmin(AdminServicer):
         for number, (kind, round_id, fields) in enumerate(lines, start=1):
             if number > request.after_event:
                 yield admin_pb2.Event(
-                    sequence=number, unix_seconds=0, kind=kind, round=round_id, fields_json=fields
+                    sequence=number,
+                    unix_seconds=self.time,
+                    kind=kind,
+                    round=round_id,
+                    fields_json=fields,
                 )
 
     def StopRun(self, request: Any, context: Any) -> Any:
@@ -256,6 +261,12 @@ def test_watch_ends_with_the_run(fedrec, call):
     assert "metrics" not in lines[0]
     objects = fedrec("watch", *call, "--json", "--after", 2)
     assert objects.json["kind"] == "run finished"
+
+
+@pytest.mark.parametrize("time", [-1.0, 1e300, float("nan")])
+def test_watch_refuses_a_time_that_is_none(fedrec, call, admin, time):
+    admin[0].time = time
+    assert "An event's time is " in fedrec("watch", *call).err
 
 
 def test_stop(fedrec, call, admin):

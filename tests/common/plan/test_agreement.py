@@ -216,6 +216,14 @@ def test_a_plan_is_read_in_the_form_in_which_it_was_written(form):
     assert (found.form, plan_to_json(found)) == (form, written)
 
 
+@pytest.mark.parametrize(
+    ("raw", "place"), [(b"{", "the whole plan: "), (b'{"update": 1}', "read: update: ")]
+)
+def test_a_plan_of_another_version_is_refused_with_its_place(raw, place):
+    with pytest.raises(PlanMismatch, match=place):
+        plan_from_json(raw)
+
+
 def test_a_run_that_no_form_explains_keeps_the_plan_of_the_settings():
     assert plan_of_run(Plan(), "ab" * 32) == Plan()
     assert plan_of_run(Plan(), plan_fingerprint(Plan())).form == PLAN_FORM
