@@ -160,7 +160,7 @@ def test_a_zero_character_is_refused_before_it_reaches_the_system(tmp_path, key)
 
 
 def test_an_unknown_home_is_refused(tmp_path):
-    with pytest.raises(SettingsError, match="data.path is '~no-such-user/a.csv', but that home"):
+    with pytest.raises(SettingsError, match=r"data\.path is '~no-such-user/a\.csv', but that home"):
         load_settings(write(tmp_path, 'data.path = "~no-such-user/a.csv"\n'), environ={})
 
 
