@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from scenarios.support.searching import found_in, without_empty_pages
 from world.bench import N_ITEMS, Bench, data, plan_of
+from world.clock import poll
 from world.federation import prepare
 
 from fedrec.errors import FedrecError
@@ -160,8 +161,7 @@ class Served:
             self._process_id = coordinator.pid
             yield processes, address
             # The run is over: whoever is ended now would leave with the signal.
-            for name in started:
-                processes.wait_for(name, seconds=60.0)
+            poll(lambda: not processes.running(started), "the clients' end")
         assert not processes.failures()
         assert address.encode() in self.memory, "the memory was not read"
         files = [path for path in self._workspace.coordinator_state.rglob("*") if path.is_file()]

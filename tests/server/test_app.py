@@ -36,6 +36,7 @@ from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Wait
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import Federation, PublicCatalogue
+from fedrec_server.peers.member_states import member_states
 from fedrec_server.rounds.endings import finish
 from fedrec_server.store import sqlite
 from fedrec_server.store.durable_files import DiskFull, DurabilityLost
@@ -358,6 +359,8 @@ async def test_silence_ends_the_wait_and_a_goodbye_of_before_the_end_is_none_of_
             await until_waiting(events, 3)
             # It has the final version, and computes.
             await poll(engine, 0)
+            states = [one.state for one in member_states(engine.run, engine.counted)]
+            assert sorted(states) == ["away", "finished", "stopped", "waiting"]
             clock.advance(30.0)
             assert await serving == "finished"
     assert missed(events) == [2]

@@ -192,8 +192,8 @@ def clients(
     """Show each client's state, when it was last heard, and what was counted from it.
 
     Clients that aren't here come first: away (silent), stopped (said goodbye), starting (joined,
-    but hasn't asked for a task) and can't start. The others are waiting, training for the round in
-    progress, or paused with their cell.
+    but hasn't asked for a task), can't start, and finished (it has the final version). The others
+    are waiting, training for the round in progress, or paused with their cell.
     """
     with open_admin_link(address, operator) as link:
         found = link.status()

@@ -79,6 +79,7 @@ class MemberState:
         name: its label, or the beginning of its id.
         state: `training` (awaited by the round), `waiting`, `starting` (joined, no call yet),
             `paused` (its cell is), `away` (silent), `stopped` (by its goodbye) or `cannot_start`.
+            After the run, `finished` if it has the final version.
         why: more about the state, for people. It may be empty.
         heard: unix seconds of its last call or its end, or 0 if there was none since the
             coordinator started.

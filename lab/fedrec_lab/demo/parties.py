@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +65,8 @@ _GRACE_SECONDS = 15.0
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_BETWEEN_REPORTS = 5.0
 _TAIL_LINES = 12
+SILENCE_SECONDS = 600.0
+"""Patience with clients after the run. They run on this machine, so a silent one computes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,28 +177,9 @@ class Processes:
     def _log_of(self, name: str) -> Path:
         return self._logs / f"{name}.log"
 
-    def wait_for(self, names: Sequence[str], *, seconds: float, tell: Callable[[int], None]) -> int:
-        """Wait for processes to end by themselves, until none of them has for some seconds.
-
-        Args:
-            tell: called now and then with the number that still run.
-
-        Returns:
-            The number that still run.
-        """
-        running, since = set(names), time.monotonic()
-        told = since
-        while running:
-            if ended := {name for name in running if self._running[name].poll() is not None}:
-                running, since = running - ended, time.monotonic()
-                continue
-            if time.monotonic() - since >= seconds:
-                break
-            if time.monotonic() - told >= _SECONDS_BETWEEN_REPORTS:
-                tell(len(running))
-                told = time.monotonic()
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-        return len(running)
+    def running(self, names: Iterable[str]) -> list[str]:
+        """Return the processes among these that still run."""
+        return [name for name in names if self._running[name].poll() is None]
 
     def kill(self, name: str) -> None:
         """End a process as a power cut does."""
@@ -289,6 +272,45 @@ def follow_run(
         raise TrainingError(f"The run failed: {view.finished}.", remedy=remedy)
 
 
+def follow_end(
+    link: AdminLink,
+    console: Console,
+    *,
+    running: Callable[[], list[str]],
+    failures: Callable[[], list[Failure]],
+    logs: Path,
+) -> None:
+    """Wait until all clients of an ended run have its final version and have ended.
+
+    Args:
+        running: the names of the clients that still run. Looked at several times a second.
+
+    Raises:
+        TrainingError: a process ends with an error, or clients without the final version are
+            silent for `SILENCE_SECONDS`.
+        Unreachable: if the coordinator falls silent.
+    """
+    began, told = link.status().now, time.monotonic()
+    while left := running():
+        _check(failures(), logs)
+        found = link.status()
+        heard = {one.name: one.heard for one in found.members if one.state != "finished"}
+        missed = [name for name in left if name in heard]
+        # Clients that have it compute for themselves, for as long as they like.
+        last = max([began, *(heard[name] for name in missed)])
+        if missed == left and found.now - last >= SILENCE_SECONDS:
+            raise TrainingError(
+                f"Clients without the final version: {', '.join(missed)}.",
+                remedy="Run the same command again. The run has ended, and they catch up. The "
+                f"logs are in {logs}.",
+            )
+        if time.monotonic() - told >= _SECONDS_BETWEEN_REPORTS:
+            console.print(f"Clients that still take the final version: {len(left)}")
+            told = time.monotonic()
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    _check(failures(), logs)
+
+
 def _check(dead: list[Failure], logs: Path) -> None:
     if dead:
         raise TrainingError(
@@ -316,8 +338,6 @@ def _live(console: Console, link: AdminLink) -> Iterator[Callable[[], None]]:
 
 
 AUTHORITY, COORDINATOR, CLIENTS = "authority", "coordinator", "clients"
-_LAST_SECONDS = 30.0
-"""How long after a client's end others may take to end, too."""
 PARTIES_NEED = ("torch", "grpc_health")
 PAGE_NEEDS = ("starlette", "uvicorn")
 ANY_PAGE = "127.0.0.1:0"
@@ -378,7 +398,7 @@ def run_parties(
     record_wire: Path | None = None,
     page: str | None = None,
 ) -> None:
-    """Start coordinator, key authority and clients, and show rounds until the run has ended.
+    """Start coordinator, key authority and clients, and show rounds until all have the model.
 
     When this function ends for any reason, it ends all of them. They saved enough for the next call
     to resume.
@@ -423,12 +443,13 @@ def run_parties(
                 on_round=on_round,
                 logs=logs,
             )
+            names = [settings.parent.name for settings in parties.clients]
+            follow_end(
+                link,
+                console,
+                running=lambda: processes.running(names),
+                failures=processes.failures,
+                logs=logs,
+            )
         finally:
             link.close()
-        left = processes.wait_for(
-            [settings.parent.name for settings in parties.clients],
-            seconds=_LAST_SECONDS,
-            tell=lambda n: console.print(f"Clients that still take the final version: {n}"),
-        )
-        if left:
-            console.print(f"Clients that didn't take the final version: {left}. Run `fedrec up`")

@@ -59,6 +59,8 @@ def _state_of(
     """
     presence, round_ = run.presence, run.state.current
     goodbye = presence.goodbye_of(client_id)
+    if presence.has_end(client_id) and (goodbye is None or not goodbye.code):
+        return "finished", ""
     if goodbye is not None:
         why = why_ended(goodbye.code) if goodbye.code else ""
         return "cannot_start" if goodbye.code and not goodbye.had_begun else "stopped", why

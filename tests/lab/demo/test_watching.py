@@ -14,8 +14,8 @@ from rich.console import Console
 
 from fedrec.cli.operating import status_rows
 from fedrec.errors import FedrecError, TrainingError, Unreachable
-from fedrec.wire.admin_link import CurrentRound, RunEvent, RunStatus
-from fedrec_lab.demo.parties import Failure, follow_run
+from fedrec.wire.admin_link import CurrentRound, MemberState, RunEvent, RunStatus
+from fedrec_lab.demo.parties import Failure, follow_end, follow_run
 from fedrec_lab.reports.federation_record import RunView
 
 STATUS = RunStatus(
@@ -106,3 +106,48 @@ def test_a_terminal_shows_what_status_prints():
     shown = follow(Link(finished(failed=False)), terminal=True)
     for name, value in status_rows(STATUS):
         assert re.search(rf"{re.escape(name)} +{re.escape(value)}", shown), name
+
+
+class EndedLink:
+    """A coordinator of an ended run; a second passes between two looks."""
+
+    def __init__(self, *looks: dict[str, str]) -> None:
+        self.looks, self.seen = [{}, *looks], -1
+
+    def status(self) -> RunStatus:
+        self.seen += 1
+        found = self.looks[min(self.seen, len(self.looks) - 1)]
+        members = [MemberState(name=name, state=state) for name, state in found.items()]
+        return replace(STATUS, members=tuple(members), now=1000.0 + self.seen)
+
+    def running(self) -> list[str]:
+        """Return the clients that did not end: those of the next look."""
+        return list(self.looks[self.seen + 1]) if self.seen + 1 < len(self.looks) else []
+
+
+def follow_end_of(link: EndedLink, *dead: Failure) -> None:
+    follow_end(
+        link,  # type: ignore[arg-type]  # stands in for AdminLink
+        Console(file=io.StringIO()),
+        running=link.running,
+        failures=lambda: list(dead) if not link.running() else [],
+        logs=Path("runs/demo-1/logs"),
+    )
+
+
+def test_a_client_with_the_final_version_computes_as_long_as_it_likes(monkeypatch):
+    monkeypatch.setattr("fedrec_lab.demo.parties.SILENCE_SECONDS", 2.0)
+    monkeypatch.setattr("fedrec_lab.demo.parties._SECONDS_BETWEEN_LOOKS", 0.0)
+    done = {"a": "finished", "b": "away"}
+    link = EndedLink(*[done] * 9, {"b": "finished"})
+    follow_end_of(link)
+    assert link.seen == 10
+    with pytest.raises(TrainingError, match=r"Clients without the final version: b, c\.") as error:
+        follow_end_of(EndedLink(done, *[{"b": "away", "c": "waiting"}] * 9))
+    assert "Run the same command again" in error.value.remedy
+
+
+def test_a_client_that_crashes_after_the_end_has_no_model(monkeypatch):
+    monkeypatch.setattr("fedrec_lab.demo.parties._SECONDS_BETWEEN_LOOKS", 0.0)
+    with pytest.raises(TrainingError, match="client-1 was ended by signal 9"):
+        follow_end_of(EndedLink({"a": "waiting"}), DEAD)
