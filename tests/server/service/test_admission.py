@@ -18,9 +18,9 @@ from world.serving import serving
 from fedrec.errors import (
     BadSignature,
     CatalogueMismatch,
+    CoordinatorWentBack,
     ConflictingUpload,
     CorruptUpload,
-    KeysError,
     MalformedUpdate,
     NotInRoster,
     PlanMismatch,
@@ -69,7 +69,7 @@ class TestAdmission:
             ({"round": RoundId(7)}, RoundError),
             ({"kind": "train"}, ProtocolError),
             ({"base_round": RoundId(1)}, ProtocolError),
-            ({"epoch": 2}, KeysError),
+            ({"epoch": 2}, CoordinatorWentBack),
             ({"catalogue_fingerprint": "d" * 64}, CatalogueMismatch),
             ({"plan_fingerprint": "d" * 64}, PlanMismatch),
             ({"length": 10}, MalformedUpdate),
@@ -220,7 +220,7 @@ class TestRevealing:
             ({"manifest_digest": bytes(32)}, ProtocolError),
             ({"metrics": bytes(8)}, ProtocolError),
             ({"published_digest": bytes(32)}, ProtocolError),
-            ({"epoch": 2}, KeysError),
+            ({"epoch": 2}, CoordinatorWentBack),
             ({"run": "other"}, ProtocolError),
         ],
     )
@@ -242,7 +242,7 @@ class TestRevealing:
         [
             ({"metrics": b""}, ProtocolError),
             ({"round": RoundId(2)}, RoundError),
-            ({"epoch": 2}, KeysError),
+            ({"epoch": 2}, CoordinatorWentBack),
             ({"run": "other"}, ProtocolError),
             ({"client_id": identity(1).client_id}, BadSignature),
             ({"client_id": identity(8).client_id}, NotInRoster),
