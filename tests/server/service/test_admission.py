@@ -18,8 +18,8 @@ from world.serving import serving
 from fedrec.errors import (
     BadSignature,
     CatalogueMismatch,
-    CoordinatorWentBack,
     ConflictingUpload,
+    CoordinatorWentBack,
     CorruptUpload,
     MalformedUpdate,
     NotInRoster,
