@@ -28,7 +28,7 @@ needed=(
 
 prepare() {
   mkdir -p "$carried/wheels" || exit 1
-  rm -f "$carried"/wheels/*
+  rm -rf "$carried"/wheels/* "$carried"/data/compiled
   # pip takes each of these for exactly that version of glibc, and no older one.
   local platforms=()
   for glibc in 2_28 2_27 2_26 2_24 2_17; do platforms+=(--platform "manylinux_${glibc}_x86_64"); done
@@ -39,8 +39,8 @@ prepare() {
     'from fedrec.data import fetch_ml_100k; fetch_ml_100k()' ||
     echo "MovieLens-100K could not be fetched; made-up data of its size will do."
   local folder tree
-  folder=$(du -sk "$carried" | cut -f1)
-  tree=$(git ls-files -z | du -ck --files0-from=- | tail -n 1 | cut -f1)
+  folder=$(du -sk --apparent-size "$carried" | cut -f1)
+  tree=$(git ls-files -z | du -ck --apparent-size --files0-from=- | tail -n 1 | cut -f1)
   echo "$((folder / 1024)) MiB in $carried, and $((tree / 1024)) MiB of the tree"
   if [ $((folder + tree)) -gt $((most_mib * 1024)) ]; then
     echo "Together they are more than $most_mib MiB. Take something out of 'needed' in $0." >&2

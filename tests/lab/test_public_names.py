@@ -291,7 +291,7 @@ def test_a_frame_is_data_wherever_data_are_taken(settings, tmp_path, monkeypatch
         ),
         (
             lambda s, u, c: fedrec_lab.simulate(s, users=u, catalogue=c, n_clients=10**9),
-            "n_clients is 1000000000, but there are ",
+            "n_clients is 1000000000.",
         ),
         (
             lambda s, u, c: fedrec_lab.simulate(s, users=u, catalogue=c, resume=True),

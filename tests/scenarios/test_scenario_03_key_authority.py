@@ -139,7 +139,7 @@ def multiplied(world, victim, thief):
     layout = ResidueLayout.of_plan(world.protection.chosen)
     blocks = layout.unpack_all(memoryview(victim)[44:])
     known = world.membership(thief)
-    half: Any = known.member
+    half: Any = known.half
     cipher = half._open_cipher()
     counter = cipher.n_slots - world.protection.chosen.n_tags - 1
     own = np.zeros((len(blocks), cipher.n_slots), dtype=np.int64)

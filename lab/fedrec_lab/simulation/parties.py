@@ -30,6 +30,8 @@ from fedrec.training.learner import Contribution, Learner
 from fedrec.training.user_half import Resources
 from fedrec.wire.messages import RoundKind
 
+_MAX_CLIENTS = 100_000
+
 
 def simulated_participants(
     user_keys: NDArray[np.int64],
@@ -208,10 +210,9 @@ def make_parties(
 def _groups(users: UserSplit, n_clients: int) -> list[NDArray[np.int64]]:
     if n_clients < 1:
         raise SettingsError(f"n_clients is {n_clients}.", remedy="Ask for 1 client or more.")
-    if n_clients > max(len(users), 1):
+    if n_clients > _MAX_CLIENTS:
         raise SettingsError(
-            f"n_clients is {n_clients}, but there are {len(users)} users.",
-            remedy="Ask for at most one client for each user.",
+            f"n_clients is {n_clients}.", remedy=f"Ask for at most {_MAX_CLIENTS:,} clients."
         )
     if n_clients == 1:
         return [np.arange(len(users), dtype=np.int64)]
