@@ -90,16 +90,20 @@ def map_file(
         offset: the number of bytes before the array.
 
     Raises:
-        StorageError: the file is gone, or too short.
+        StorageError: the file is gone, too short or can't be opened.
     """
     if 0 in shape:
         return np.empty(shape, dtype=dtype)
     try:
         return np.memmap(path, dtype=dtype, mode=mode, offset=offset, shape=shape)
     except (OSError, ValueError) as error:
+        found = f"Users' tables in {path} can't be read: {error}."
+        remedy = "Remove the cause."
+        if isinstance(error, FileNotFoundError | ValueError):
+            found += " Another program removed or changed the file."
+            remedy = "Let no program clean up in this folder while fedrec runs."
         raise StorageError(
-            f"Users' tables in {path} can't be read: {error}. Another program removed or changed "
-            "the file. The version before this round is intact.",
-            remedy="Let no program clean up in this folder while fedrec runs. Then run the same "
-            "command again, with --resume for a simulation: it writes these files again.",
+            f"{found} The version before this round is intact.",
+            remedy=f"{remedy} Then run the same command again, with --resume for a simulation: it "
+            "writes these files again.",
         ) from error

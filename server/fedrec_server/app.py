@@ -256,9 +256,10 @@ class Coordinator:
             waits.append(self._finished())
         tasks = [asyncio.ensure_future(wait) for wait in waits]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             run = self.engine.run
             lost, run_end = run.work.lost.is_set(), _end_of(run.state)
+            only_waited = until_finished and run.state.ending is not None
             await self.stop(grace_seconds=0.0 if lost else GRACE_SECONDS)
         finally:
             for task in tasks:
@@ -269,7 +270,9 @@ class Coordinator:
             raise _failed(run.work.why_lost)
         if run.problem is not None:
             raise run.problem
-        return signals.ending or run_end
+        for task in done:
+            task.result()
+        return run_end if only_waited else signals.ending or run_end
 
     async def stop(self, *, grace_seconds: float = GRACE_SECONDS) -> None:
         """Accept no further calls, finish started work, and close everything."""
@@ -378,21 +381,25 @@ class Coordinator:
             await engine.finished.wait()
         members = {one.client_id for one in run.federation.keys.roster.members}
         if not had_ended:
-            members &= run.presence.seen
+            # Presence begins with the process. Earlier clients may still be on their way back.
+            counted = engine.counted
+            members = {one for one in members if one in run.presence.seen or counted.of(one).round}
         await self._farewells(members)
 
     async def _farewells(self, members: Collection[ClientId]) -> None:
-        """Wait until members have taken the final version, and said goodbye."""
-        run, began = self.engine.run, self._clock.now()
-        log, told = structlog.get_logger().bind(run=run.name), began
-        while missing := [one for one in members if run.presence.goodbye_of(one) is None]:
+        """Wait until members have taken the final version, and said goodbye after that."""
+        presence, began = self.engine.run.presence, self._clock.now()
+        log, told = structlog.get_logger().bind(run=self.engine.run.name), began
+        while left := [one for one in members if not presence.is_done(one)]:
             now = self._clock.now()
-            last = max(began, *map(run.presence.last_sign, members))
+            last = max(began, *map(presence.last_sign, members))
             if now - last >= SILENCE_SECONDS or now - began >= FAREWELL_SECONDS:
-                log.warning("clients missed the end", clients=len(missing))
+                # The others still compute, for themselves.
+                if missed := sum(not presence.has_end(one) for one in left):
+                    log.warning("clients missed the end", clients=missed)
                 return
             if now - told >= _SECONDS_BETWEEN_REPORTS:
-                log.info("waits for clients to take the final version", clients=len(missing))
+                log.info("waits for clients to take the final version", clients=len(left))
                 told = now
             await asyncio.sleep(TICK_SECONDS)
 

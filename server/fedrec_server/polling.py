@@ -98,6 +98,8 @@ class TaskPolls:
             if self._rollbacks.differs(client_id, remembered):
                 wait_seconds = 0.0
             task = await self._next_task(client_id, version, epoch, wait_seconds)
+        if isinstance(task.task, Finished):
+            self._run.presence.takes_end(client_id)
         self._sent_epochs[client_id] = task.epoch
         return replace(task, latest=await self._rollbacks.answer(client_id, remembered))
 

@@ -11,12 +11,14 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import structlog
-from world.engine import Bench, authority, identity
+from world.clock import FakeClock
+from world.engine import Bench, authority, collect, identity, poll, running
 from world.federation import made_data, prepare
 from world.plans import plan_of
 from world.serving import serving, settings_of
@@ -290,35 +292,109 @@ def test_how_the_run_ended_is_told(tmp_path, monkeypatch, reason, failed, ending
     assert asyncio.run(again()) == ending, "a restart says the same"
 
 
-@pytest.mark.parametrize("says_goodbye", [True, False])
-def test_it_ends_once_its_members_took_the_end_or_fell_silent(tmp_path, monkeypatch, says_goodbye):
+@asynccontextmanager
+async def until_finished(bench, folder, clock=None):
+    """Serve until the run's end; yield the coordinator and what `serve` returns."""
+    server = Coordinator(settings_of(folder), bench.federation, clock=clock)
+    started = asyncio.Event()
+    serving = asyncio.ensure_future(
+        server.serve(lambda address, run: started.set(), until_finished=True)
+    )
+    try:
+        async with asyncio.timeout(20):
+            await started.wait()
+            yield server, serving
+    finally:
+        serving.cancel()
+
+
+def impatient(monkeypatch, *, silence_seconds):
     monkeypatch.setattr("fedrec_server.app._SECONDS_BETWEEN_REPORTS", 0.0)
     monkeypatch.setattr("fedrec_server.app.TICK_SECONDS", 0.01)
-    monkeypatch.setattr("fedrec_server.app.SILENCE_SECONDS", 1e9 if says_goodbye else 0.0)
+    monkeypatch.setattr("fedrec_server.app.SILENCE_SECONDS", silence_seconds)
+
+
+async def until_waiting(events, n):
+    """Wait until the coordinator waits for some clients."""
+    while not any(event.get("clients") == n for event in events):
+        await asyncio.sleep(0.01)
+
+
+def missed(events):
+    return [one["clients"] for one in events if one["event"] == "clients missed the end"]
+
+
+async def test_it_ends_once_its_members_took_the_end_and_said_goodbye(tmp_path, monkeypatch):
+    impatient(monkeypatch, silence_seconds=1e9)
     bench, here = Bench.of(3), [identity(number).client_id for number in (0, 1)]
-
-    async def over(events):
-        server, started = Coordinator(settings_of(tmp_path), bench.federation), asyncio.Event()
-        serving = asyncio.ensure_future(
-            server.serve(lambda address, run: started.set(), until_finished=True)
-        )
-        await started.wait()
-        presence = server.engine.run.presence
-        # The third one never came.
-        for one in here:
-            presence.heard(one)
-        await end(server.engine.run, "all rounds are published", failed=False)
-        if says_goodbye:
-            for n, one in ((2, here[0]), (1, here[1])):
-                while not any(event.get("clients") == n for event in events):
-                    await asyncio.sleep(0.01)
-                presence.ended(one)
-        assert await serving == "finished"
-
     with structlog.testing.capture_logs() as events:
-        asyncio.run(asyncio.wait_for(over(events), 20))
-    missed = [event for event in events if event["event"] == "clients missed the end"]
-    assert [event["clients"] for event in missed] == ([] if says_goodbye else [2])
+        async with until_finished(bench, tmp_path) as (server, serving):
+            engine = server.engine
+            # The third one never came. The first one stops, and comes back after the end.
+            for one in here:
+                engine.run.presence.heard(one)
+            engine.polls.end(here[0], "")
+            await end(engine.run, "all rounds are published", failed=False)
+            for n in (2, 1):
+                await until_waiting(events, n)
+                await poll(engine, 2 - n)
+                engine.polls.end(here[2 - n], "")
+            assert await serving == "finished"
+    assert missed(events) == []
+
+
+async def test_silence_ends_the_wait_and_a_goodbye_of_before_the_end_is_none_of_after(
+    tmp_path, monkeypatch
+):
+    impatient(monkeypatch, silence_seconds=30.0)
+    bench, clock = Bench.of(4), FakeClock()
+    with structlog.testing.capture_logs() as events:
+        async with until_finished(bench, tmp_path, clock) as (server, serving):
+            engine = server.engine
+            for number in range(3):
+                engine.run.presence.heard(identity(number).client_id)
+            engine.polls.end(identity(1).client_id, "")
+            await end(engine.run, "all rounds are published", failed=False)
+            await until_waiting(events, 3)
+            # It has the final version, and computes.
+            await poll(engine, 0)
+            clock.advance(30.0)
+            assert await serving == "finished"
+    assert missed(events) == [2]
+
+
+async def test_a_restarted_coordinator_waits_for_clients_counted_before(tmp_path, monkeypatch):
+    impatient(monkeypatch, silence_seconds=0.0)
+    bench = Bench.of(4)
+    async with running(bench, tmp_path) as engine:
+        await collect(engine, bench, range(3))
+        assert engine.run.state.published == 1
+    with structlog.testing.capture_logs() as events:
+        async with until_finished(bench, tmp_path) as (server, serving):
+            server.engine.run.presence.heard(identity(0).client_id)
+            await server.engine.stop_run(at_once=True)
+            assert await serving == "finished"
+    assert missed(events) == [3]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_in_the_wait_leaves_the_end_of_the_run(tmp_path, monkeypatch, number):
+    impatient(monkeypatch, silence_seconds=1e9)
+    bench = Bench.of(3)
+    async with until_finished(bench, tmp_path) as (server, serving):
+        server.engine.run.presence.heard(identity(0).client_id)
+        await end(server.engine.run, f"{BUDGET_SPENT}: 3 noisy sums, epsilon 1", failed=True)
+        os.kill(os.getpid(), number)
+        assert await serving == "spent"
+
+
+async def test_a_bug_in_the_wait_is_no_end_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(Coordinator, "_farewells", lambda self, members: 1 / 0)
+    bench = Bench.of(3)
+    async with until_finished(bench, tmp_path) as (server, serving):
+        await server.engine.stop_run(at_once=True)
+        with pytest.raises(ZeroDivisionError):
+            await serving
 
 
 @pytest.mark.parametrize(

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from fedrec.durable import unwritten
 from fedrec.own_folder import ITEMS_PREFIX, OwnFolder, map_file
 
 
 class MappedItems(NDArrayOperatorsMixin):
-    """An int64 array (n,) in files, which numpy's functions and operators take as an array.
+    """A read-only int64 array (n,) in files.
 
-    A file has the smallest type that holds its items. Each access maps the files that it needs and
-    returns a copy, so that no pages of the files stay in memory. It raises a `StorageError` if a
-    file is gone.
+    A file has the smallest type that holds its items. Items by position come from the files that
+    have them, as a copy, so that no pages of the files stay in memory. Everything else that an
+    array can do loads the whole array first: methods, numpy's functions and operators, `copy` and
+    `pickle`. Each access raises a `StorageError` if a file is gone.
 
     Args:
         files: path, type and number of items of each file.
@@ -71,7 +72,7 @@ class MappedItems(NDArrayOperatorsMixin):
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, wanted: slice | ArrayLike) -> NDArray[np.int64]:
+    def __getitem__(self, wanted: Any) -> NDArray[np.int64]:
         """Return a copy of the items at these places, given as in numpy."""
         if isinstance(wanted, slice):
             begin, end, step = wanted.indices(len(self))
@@ -84,9 +85,13 @@ class MappedItems(NDArrayOperatorsMixin):
                 parts.append(self._file(number)[max(begin - start, 0) : max(end - start, 0)])
             return np.concatenate(parts)
         given = np.asarray(wanted)
+        if isinstance(wanted, tuple) or given.dtype.kind not in "biu":
+            chosen: NDArray[np.int64] = self[:][wanted]
+            return chosen
         if given.dtype == np.bool_:
             given = np.arange(len(self))[given]
-        places = np.where(given < 0, given + len(self), given).astype(np.int64, casting="same_kind")
+        places = given.astype(np.int64)
+        places = np.where(places < 0, places + len(self), places)
         if places.size and not 0 <= places.min() <= places.max() < len(self):
             raise IndexError(f"a place is outside the {len(self)} items")
         files = np.searchsorted(self._ends, places, side="right") - 1
@@ -99,11 +104,34 @@ class MappedItems(NDArrayOperatorsMixin):
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
 
+    def __iter__(self) -> Iterator[np.int64]:
+        return iter(self[:])
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # The files are deleted with their owner, so a copy or a pickle has the items.
+        return self[:].__reduce__()
+
+    def __getattr__(self, name: str) -> Any:
+        # numpy would read the memory that `__array_interface__` names after its array is gone.
+        if name.startswith("_"):
+            raise AttributeError(f"MappedItems has no attribute {name!r}")
+        return getattr(self._loaded(), name)
+
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *given: Any, **named: Any
     ) -> NDArray[Any]:
-        arrays = (one[:] if isinstance(one, MappedItems) else one for one in given)
-        found: NDArray[Any] = getattr(ufunc, method)(*arrays, **named)
+        def read(one: Any) -> Any:
+            return one._loaded() if isinstance(one, MappedItems) else one
+
+        if "out" in named:
+            named["out"] = tuple(map(read, named["out"]))
+        found: NDArray[Any] = getattr(ufunc, method)(*map(read, given), **named)
+        return found
+
+    def _loaded(self) -> NDArray[np.int64]:
+        """Return all items, in an array that refuses changes, which would never reach the files."""
+        found = self[:]
+        found.flags.writeable = False
         return found
 
     def _file(self, number: int) -> NDArray[np.unsignedinteger[Any]]:

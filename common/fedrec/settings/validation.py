@@ -439,11 +439,19 @@ def _place(key: str, value: str, origin: Origin | None, folder: Path) -> Path:
 
     Args:
         folder: the settings file's folder.
+
+    Raises:
+        SettingsError: it begins with `~`, and that user or its home is unknown.
     """
     resolved = Path("/dev/stdin" if key == "data.path" and value == "-" else value)
     if origin is None or origin.kind == "file":
-        # `Path.expanduser` fails for an unknown user.
-        resolved = _shortened(folder / os.path.expanduser(resolved))
+        try:
+            resolved = _shortened(folder / resolved.expanduser())
+        except RuntimeError:
+            raise SettingsError(
+                f"{key} is {value!r}, but that home directory is unknown.",
+                remedy="Write the path in full.",
+            ) from None
     if key == "data.path" and value in PUBLIC and not resolved.exists():
         resolved = cached_path(value)
     return resolved

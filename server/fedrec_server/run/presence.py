@@ -41,6 +41,8 @@ class Presence:
         self._ended: dict[ClientId, Goodbye] = {}
         self._waiting: Counter[ClientId] = Counter()
         self._silent: set[ClientId] = set()
+        self._fetched: dict[ClientId, float] = {}
+        self._have_end: set[ClientId] = set()
         self._versions: dict[ClientId, RoundId] = {}
         self._models: dict[ClientId, RoundId] = {}
         self._releases: dict[ClientId, str] = {}
@@ -54,6 +56,22 @@ class Presence:
         self._seen[client_id] = self._clock.now()
         self._silent.discard(client_id)
         self._ended.pop(client_id, None)
+
+    def fetches(self, client_id: ClientId) -> None:
+        """Record a chunk of a download: a sign of the client, but not a call."""
+        self._fetched[client_id] = self._clock.now()
+
+    def takes_end(self, client_id: ClientId) -> None:
+        """Record that a client with the final version was told of the run's end."""
+        self._have_end.add(client_id)
+
+    def has_end(self, client_id: ClientId) -> bool:
+        """Return whether a client has the final version and was told of the run's end."""
+        return client_id in self._have_end
+
+    def is_done(self, client_id: ClientId) -> bool:
+        """Return whether a client has the final version, and said goodbye after that."""
+        return self.has_end(client_id) and client_id in self._ended
 
     def reports(self, client_id: ClientId, version: RoundId) -> bool:
         """Record a client's model that is newer than the run. Return whether its version is new."""
@@ -140,11 +158,12 @@ class Presence:
         return self._clock.now() if here else self._seen.get(client_id or ClientId(""), 0.0)
 
     def last_sign(self, client_id: ClientId) -> float:
-        """Return when a client last called, waited, started or ended, or 0 if it never did."""
+        """Return when a client last called, waited, fetched, started or ended, or 0 if never."""
         goodbye = self.goodbye_of(client_id)
         if goodbye is not None:
             return goodbye.at
-        return max(self.last_heard(client_id), self.idle_since(client_id))
+        fetched = self._fetched.get(client_id, 0.0)
+        return max(self.last_heard(client_id), self.idle_since(client_id), fetched)
 
     def is_silent(self, client_id: ClientId) -> bool:
         """Return whether a client did not answer an abandoned round and has not called since."""

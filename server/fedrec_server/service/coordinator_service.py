@@ -265,9 +265,7 @@ class CoordinatorService(CoordinatorServicer):
     ) -> AsyncIterator[Message | bytes]:
         """Yield a file's chunks to a client. One at a time is in memory."""
         for offset in file.offsets():
-            # A goodbye may come before a call ends.
-            if self._run.presence.goodbye_of(client_id) is None:
-                self._run.presence.heard(client_id)
+            self._run.presence.fetches(client_id)
             yield await self._run.work.beside(
                 lambda at: chunk_to_part(kind, file.chunk(at)), offset
             )

@@ -159,9 +159,9 @@ def test_a_zero_character_is_refused_before_it_reaches_the_system(tmp_path, key)
     assert problem.startswith(f"{tmp_path / 'run.toml'}:1: {key} has a zero character")
 
 
-def test_the_home_of_an_unknown_user_is_a_path_like_any_other(tmp_path):
-    settings = load_settings(write(tmp_path, 'data.path = "~no-such-user/a.csv"\n'), environ={})
-    assert settings.data.path == str(tmp_path / "~no-such-user" / "a.csv")
+def test_an_unknown_home_is_refused(tmp_path):
+    with pytest.raises(SettingsError, match=r"data\.path is '~no-such-user/a\.csv', but that home"):
+        load_settings(write(tmp_path, 'data.path = "~no-such-user/a.csv"\n'), environ={})
 
 
 def test_a_section_is_a_table(tmp_path):

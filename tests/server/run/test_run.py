@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 from world.clock import FakeClock
-from world.engine import Bench, current, files, gather, identity, play, running, upload
+from world.engine import (
+    Bench,
+    collect,
+    current,
+    files,
+    gather,
+    identity,
+    play,
+    poll,
+    running,
+    upload,
+)
 
 from fedrec.cli.operating import status_rows
 from fedrec.durable import DiskFull
@@ -18,6 +29,7 @@ from fedrec.plan.schema import EvaluationSettings
 from fedrec.wire.admin_link import RunStatus
 from fedrec.wire.chunks import Blob
 from fedrec.wire.fields import StatedRows
+from fedrec.wire.v1 import coordinator_pb2
 from fedrec_server.rounds.changes import RoundPublished
 from fedrec_server.run.figures import LatestQuality
 from fedrec_server.run.journal import log_entry
@@ -25,6 +37,7 @@ from fedrec_server.run.presence import BACK_SECONDS, LIVE_SECONDS, Presence
 from fedrec_server.run.work import Waiters
 from fedrec_server.run_status import status_of
 from fedrec_server.service.admin_service import AdminService
+from fedrec_server.service.coordinator_service import CoordinatorService
 from fedrec_server.store.store import Entry
 
 
@@ -284,6 +297,26 @@ def here():
     for client in (NORTH, SOUTH):
         presence.heard(client)
     return clock, presence
+
+
+async def test_a_download_that_goes_on_is_a_sign_but_no_call(tmp_path):
+    bench, clock, slow = Bench.of(3), FakeClock(), identity(2).client_id
+    async with running(bench, tmp_path, clock=clock) as engine:
+        await collect(engine, bench, range(3))
+        run, service = engine.run, CoordinatorService(engine)
+        request = coordinator_pb2.FetchPublishedRequest(client_id=slow, run=run.name)
+        download = service.FetchPublished(request, None)
+        await anext(download)
+        async with run.lock:
+            await run.fail(run.state.current.number, "a test", StorageError("A test."))
+        assert run.presence.is_silent(slow)
+        clock.advance(LIVE_SECONDS)
+        await anext(download)
+        assert run.presence.last_sign(slow) == clock.now()
+        assert run.presence.is_silent(slow) and slow not in run.presence.live()
+        await download.aclose()
+        assert await poll(engine, 2)
+        assert not run.presence.is_silent(slow)
 
 
 def test_a_goodbye_counts_at_once_and_silence_after_a_while():
