@@ -121,7 +121,7 @@ def train_perfedrec(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Train by BPR, with the vector after three layers over the user's edges; score all items."""
     model = Vectors(start)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for batch_item, batch_label in batches(item, label, epochs=1, batch_size=2048):
         positive = model.items(batch_item[batch_label > 0])
         negative = model.items(batch_item[batch_label == 0])

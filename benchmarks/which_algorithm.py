@@ -74,8 +74,6 @@ PAPERS = (
     "gpfedrec", "perfedrec", "cofedrec", "pfedgraph",
 )  # fmt: skip
 REFERENCES = ("ceiling", "ease", "edlae", "item-knn", "rp3beta", "ials", "lightgcn")
-TARGETS = ("ease", "edlae", "ials")
-"""The references whose best one is the base of shares."""
 
 
 def settings_of(system: str, data: str, chosen: Values, seed: int) -> Settings:
@@ -276,7 +274,7 @@ def tabled(home: Path) -> tuple[list[str], list[QualityPoint], dict[str, float]]
         if name in known:
             ndcg = known[name]["rates"]["ndcg"]
             rows.append(row(known[name]["label"], "", "", f"{ndcg:.4f}", "", "", "", ""))
-            if name in TARGETS:
+            if name in REFERENCES[1:]:
                 lines["best reference"] = max(lines.get("best reference", 0.0), ndcg)
     return rows, points, lines
 
@@ -362,9 +360,8 @@ def shares(homes: list[Path]) -> list[str]:
     systems = ("ease", "sketch", "fedals")
     rows = [row("", "", *systems), row("---", *["---"] * (1 + len(systems)))]
     for home in homes:
-        references = {
-            each["label"]: each for name, each in references_of(home).items() if name in TARGETS
-        }
+        known = references_of(home)
+        references = {known[name]["label"]: known[name] for name in REFERENCES[1:] if name in known}
         for by in ("validation", "rates") if references else ():
             best = max(references, key=lambda label: references[label][by]["ndcg"])
             cells = []

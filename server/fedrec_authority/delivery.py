@@ -245,8 +245,6 @@ class Delivery:
                 guest = ", a guest: rounds may proceed without it" if consent else ""
                 self._about("member admitted", identity, f"invited as {invitation.name}{guest}")
         self._list(folder, tuple(waiting))
-        if admitted is not membership:
-            folder.keep(admitted)
         if not admitted.is_changed:
             return
         newest = folder.newest
@@ -259,9 +257,12 @@ class Delivery:
         elif begins and (lacking := admitted.lacking_core()):
             self._once("missing", "awaiting", 0, lacking)
         elif begins or admitted is not membership:
-            roster = folder.rotate().roster
+            roster = folder.rotate(admitted).roster
             for identity in roster.unplaced:
                 self._about("awaiting", identity, f"in no sum yet: {roster.why_unplaced()}")
+            return
+        if admitted is not membership:
+            folder.keep(admitted)
 
     def _accept_leave(
         self, application: SignedApplication, member: MemberRecord, membership: MemberRegister

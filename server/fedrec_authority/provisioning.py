@@ -39,6 +39,7 @@ from fedrec.plan.exposure import (
 )
 from fedrec.settings.explain import settings_to_toml
 from fedrec.settings.schema import PartiesSettings, Settings
+from fedrec.settings.validation import load_settings
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.folder_changes import FolderChanges, changing
 from fedrec_authority.members.cell_placement import cell_size_of
@@ -108,11 +109,10 @@ def provision(
                 "another folder with --into. If that command was killed before it printed the "
                 "kits, delete the folder and run it again.",
             )
-        keys.keep(keys.begin(settings.plan, len(catalogue)))
         host, port = split_address(parties.address, "parties.address", to_call=True)
         keys.serve_at([host])
         keys.make_operator()
-        keys.rotate()
+        keys.rotate(keys.begin(settings.plan, len(catalogue)))
         coordinators = into / COORDINATOR_KIT
         kits = [_coordinator_kit(settings, coordinators, keys, catalogue, host, port)]
         for name, part in zip(parties.clients, parts, strict=True):
@@ -130,11 +130,13 @@ def add_client(settings: Settings, into: Path, name: str, *, confirm: bool = Fal
         confirm: whether people compare its client id before it becomes a member.
 
     Raises:
-        SettingsError: the name cannot be the name of a kit.
+        SettingsError: the name cannot be the name of a kit, or the address is not that of the other
+            kits.
         KeysError: the client has applied already, or there are no kits here yet.
     """
     folder = _known_authority(into)
     _check_name("--add", name)
+    _check_address(settings, into)
     settings = _accepting(settings, len(settings.parties.clients) + 1)
     with changing(folder) as keys:
         return _client_kit(settings, into / CLIENTS / name, keys, name, None, confirm=confirm)
@@ -254,6 +256,19 @@ def _check_name(option: str, name: str) -> None:
             f"{option}: {name!r} cannot be the name of a folder.",
             remedy="Use letters, digits and . _ - as in hospital-d.",
         ) from None
+
+
+def _check_address(settings: Settings, into: Path) -> None:
+    """Refuse the default address if the other kits have another one, as given with --address."""
+    kits = sorted((into / CLIENTS).glob(f"*/{CLIENT_FILE}"))
+    if "address" in settings.parties.model_fields_set or not kits:
+        return
+    known = load_settings(kits[0], environ={}).client.coordinator
+    if known != settings.parties.address:
+        raise SettingsError(
+            f"The settings have no parties.address, and {kits[0]} has {known}.",
+            remedy=f"Add --address {known}, or set parties.address.",
+        )
 
 
 def _check_parties(settings: Settings, interactions: Interactions | None) -> None:

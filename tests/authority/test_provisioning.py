@@ -257,6 +257,21 @@ def test_one_more_client(here, data, capsys):
     assert files(here / "kits") == before
 
 
+def test_one_more_client_calls_the_address_of_the_others(here, data, capsys):
+    assert trial(data) == 0
+    settings = here / "federation.toml"
+    text = settings.read_text()
+    settings.write_text(text.replace('address = "127.0.0.1:7447"', ""))
+    assert call("--add", "east") == 0, "the default is their address"
+    for kit in (here / "kits" / "clients").glob("*/client.toml"):
+        kit.write_text(kit.read_text().replace("127.0.0.1:7447", "127.0.0.1:7557"))
+    assert call("--add", "east") == 2
+    assert "Add --address 127.0.0.1:7557" in capsys.readouterr().err
+    assert call("--add", "east", "--address", "127.0.0.1:7557") == 0
+    east = here / "kits" / "clients" / "east" / "client.toml"
+    assert 'coordinator = "127.0.0.1:7557"' in east.read_text()
+
+
 def test_one_more_client_that_would_wait_for_others(here, data, capsys, monkeypatch):
     """The first members are summed together already; one newcomer makes no cell."""
     assert trial(data) == 0

@@ -73,6 +73,43 @@ class StoreSuite(ABC):
     ) -> Store:
         """Open the store in a folder."""
 
+    @pytest.mark.parametrize("seed", [2, 5, 7, 13])
+    def test_what_was_committed_is_loaded(self, tmp_path, seed):
+        chaos, stores = Chaos(seed), []
+        world = chaos.world
+
+        def reopen() -> Store:
+            for store in stores:
+                store.close()
+            found = self.open(tmp_path, replace(IDENTITY, epoch=world.state.rules.epoch))
+            stores[:] = [found]
+            world.commit = lambda changes: found.commit(durable(changes), [])
+            return found
+
+        store = reopen()
+        for number in range(120):
+            chaos.act()
+            if number % 20 == 0:
+                store = reopen()
+            found = store.load(world.state.rules, world.state.roster)
+            assert volatile_free(found) == volatile_free(world.state)
+        self._check_published(store, world)
+        store.close()
+
+    def _check_published(self, store: Store, world: World) -> None:
+        after = RoundId(0)
+        for change in world.published:
+            record = store.next_published(after)
+            assert record is not None and store.published(record.round) == record
+            assert record.blob == change.blob and record.statement == change.statement
+            assert (record.round, record.kind) == (change.round, change.kind)
+            assert {one.client_id for one in record.contributions} == world.counted[record.round]
+            for one in record.contributions:
+                assert store.counted(record.round, one.client_id) == one
+            after = record.round
+        assert store.next_published(after) is None
+        assert store.bytes_after(RoundId(0)) == sum(c.blob.length for c in world.published)
+
     @pytest.mark.parametrize("commits", [1, 7, 23])
     def test_killed_process_loses_nothing(self, tmp_path, commits):
         seed = 8

@@ -8,7 +8,13 @@ from world.engine import Bench
 from world.machine import terms_of
 from world.serving import Serving, serving
 
-from fedrec.errors import BadSignature, FedrecError, KeysError, ProtocolError, RoundClosed
+from fedrec.errors import (
+    BadSignature,
+    CoordinatorWentBack,
+    FedrecError,
+    ProtocolError,
+    RoundClosed,
+)
 from fedrec.ids import RoundId
 from fedrec.wire.messages import UploadHeader
 
@@ -45,7 +51,7 @@ def test_scenario_19_in_the_next_round(second_round):
                 BadSignature,
             ),
             ({"run": "other"}, ProtocolError),
-            ({"epoch": 2}, KeysError),
+            ({"epoch": 2}, CoordinatorWentBack),
             ({"federation": "others"}, ProtocolError),
         ):
             with pytest.raises(FedrecError) as caught:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     import torch
 
 
-_OWN, _ANCHOR, _SCORES = "own_item_embedding", "anchor", "personal_scores"
+OWN, ANCHOR, _SCORES = "own_item_embedding", "anchor", "personal_scores"
 _ALIKE = 0.9
 """Users with a larger cosine count as equal."""
 
@@ -110,7 +110,7 @@ class PFedGraph(TrainedAlgorithm):
         dim = self.settings.dim
         begin = Normal(1.0 / math.sqrt(dim))
         own = Parameter(
-            _OWN,
+            OWN,
             "own_rows",
             (dim,),
             Constant(),
@@ -121,7 +121,7 @@ class PFedGraph(TrainedAlgorithm):
         return (
             Parameter("item_embedding", "rows", (dim,), begin),
             own,
-            Parameter(_ANCHOR, "own_rows", (dim,), Constant(), received=True),
+            Parameter(ANCHOR, "own_rows", (dim,), Constant(), received=True),
             Parameter("user_embedding", "own", (dim,), begin),
             Parameter(_SCORES, "own_rows", (), Constant()),
         )
@@ -139,13 +139,13 @@ class PFedGraph(TrainedAlgorithm):
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
         """Return one step of Adam for each minibatch."""
         rate = self.settings.learning_rate
-        step = Adam({"user_embedding": rate, _OWN: rate})
+        step = Adam({"user_embedding": rate, OWN: rate})
         epochs = self.settings.local_epochs
         return (Phase(steps=((step,),), epochs=epochs, steps_every_row=True),)
 
     def score(self, v: Values) -> torch.Tensor:
         """Return <p, theta_i>."""
-        return dot(v.get(_OWN, v.item_embedding), v.user_embedding)
+        return dot(v.get(OWN, v.item_embedding), v.user_embedding)
 
     def joint(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return the term of the received mixture."""
@@ -153,8 +153,8 @@ class PFedGraph(TrainedAlgorithm):
         if not settings.weight:
             return 0.0
         assert batch.there is not None
-        table = v[_OWN] * batch.there[:, :, None]
-        inner = (table * v[_ANCHOR]).sum((1, 2))
+        table = v[OWN] * batch.there[:, :, None]
+        inner = (table * v[ANCHOR]).sum((1, 2))
         cosine = inner / table.square().sum((1, 2)).clamp(min=1e-20).sqrt()
         return settings.weight * (cosine if settings.sign == "released" else -cosine)
 
@@ -173,8 +173,8 @@ class PFedGraph(TrainedAlgorithm):
         directions = weights / np.maximum(lengths, 1e-20)
         return Personal(
             own={
-                _OWN: Mixture(of="item_embedding", weights=weights),
-                _ANCHOR: Mixture(of="item_embedding", weights=directions),
+                OWN: Mixture(of="item_embedding", weights=weights),
+                ANCHOR: Mixture(of="item_embedding", weights=directions),
             }
         )
 

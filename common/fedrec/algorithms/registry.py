@@ -14,7 +14,9 @@ from importlib.metadata import EntryPoint, entry_points
 
 from fedrec.algorithms.algorithm import Algorithm, Derived
 from fedrec.algorithms.declarations import About, Advice, Exposure, Support
+from fedrec.algorithms.exact import ExactAlgorithm
 from fedrec.algorithms.sent import Sent
+from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.errors import SettingsError
 
 ENTRY_POINTS = "fedrec.algorithms"
@@ -78,8 +80,11 @@ def _loaded(point: EntryPoint, *, taken: bool) -> type[Algorithm]:
         raise SettingsError(
             f"{about}, which cannot be imported: {type(error).__name__}: {error}.", remedy=remedy
         ) from error
-    if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
-        raise SettingsError(f"{about}, which is not a subclass of Algorithm.", remedy=remedy)
+    if not (isinstance(kind, type) and issubclass(kind, TrainedAlgorithm | ExactAlgorithm)):
+        raise SettingsError(
+            f"{about}, which is not a subclass of TrainedAlgorithm or ExactAlgorithm.",
+            remedy=remedy,
+        )
     if kind.name != point.name:
         raise SettingsError(
             f"{about}, but its settings have the name {kind.name!r}.",

@@ -156,6 +156,7 @@ def write_settings(
 
     Raises:
         SettingsError: the file exists, the folder isn't writable, or the choices can't be combined.
+        CatalogueMismatch: the catalogue in the data's folder lacks items of the data.
         StorageError: the file can't be written.
     """
     from fedrec.durable import replacing_text, unwritten
@@ -172,7 +173,7 @@ def write_settings(
     folder = path.parent
     if catalogue is None and data is not None and (data.parent / CATALOGUE_FILE).is_file():
         catalogue = data.parent / CATALOGUE_FILE
-    shape = None if data is None else _shape_of(data)
+    shape = None if data is None else _shape_of(data, catalogue)
     proposal = None
     if shape is not None and auto:
         proposal = _proposed(shape, protection, max(len(clients), 3), accept_exposure)
@@ -223,17 +224,20 @@ def client_names(clients: str) -> tuple[str, ...]:
         ) from None
 
 
-def _shape_of(data: Path) -> DataShape:
+def _shape_of(data: Path, catalogue: Path | None) -> DataShape:
     """Return the shape of data, with rows as the starting settings train them."""
     import numpy as np
 
     from fedrec.algorithms.proposal import DataShape
+    from fedrec.data import Catalogue
     from fedrec.data.source import kept_and_items, read_source
     from fedrec.settings.starter import MINIMUM_ITEM_USERS
 
     settings = data_settings(data)
     found = read_source(settings, reader="init", tell=echo_note)
     kept, items = kept_and_items(found, settings)
+    if catalogue is not None:
+        Catalogue.load(catalogue).check_has(kept, catalogue)
     _, holders = np.unique(kept.item_ids.astype(str), return_counts=True)
     trained = holders[holders >= MINIMUM_ITEM_USERS]
     return DataShape(

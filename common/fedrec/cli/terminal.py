@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -29,6 +30,9 @@ AsJson = Annotated[
 ]
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
+_READABLE = 8
+"""Columns that are longer can be folded to this width. If they must be narrower, rich empties them.
+"""
 
 
 def print_json(content: Mapping[str, object]) -> None:
@@ -104,18 +108,21 @@ def print_table(
     from rich.table import Table
 
     cells = [[_cell(text) for text in row] for row in rows]
-    n_columns = max(map(len, [*cells, headers]), default=0)
+    columns = list(zip_longest(headers, *cells, fillvalue=""))
     table = Table(box=None, show_header=bool(headers), pad_edge=False, padding=(0, 2, 0, 0))
-    for index in range(n_columns):
-        table.add_column(headers[index] if headers else "", overflow="fold")
+    for header, *_ in columns:
+        table.add_column(header, overflow="fold")
     for row in cells:
         table.add_row(*row)
     console = new_console()
     if title:
         console.print(title, style="bold")
-    if console.is_terminal:
+    least = sum(2 + min(_READABLE, max(map(len, column))) for column in columns)
+    if console.is_terminal and least <= console.width:
         console.print(table)
         return
+    # The terminal itself breaks lines that are too long.
+    console.width = 10_000
     # rich pads every line to the width of the longest one.
     with console.capture() as drawn:
         console.print(table)

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -164,7 +165,9 @@ def read_parquet(path: Path, reading: Reading) -> Table:
     names = list(schemas[parts[0]].names)
     # Only guessing needs rows: a group of them takes memory for all of its columns.
     columns = find_places(path, names, reading, partial(_first_rows, parts[0])).columns(names)
-    chosen = [*columns.by_role().values()]
+    # Ratings that no minimum is compared with may have any type.
+    used = columns if reading.minimum_rating is not None else replace(columns, rating=None)
+    chosen = [*used.by_role().values()]
     for part, schema in schemas.items():
         _check_columns(part, schema, parts[0], names, chosen)
     when = columns.timestamp

@@ -28,7 +28,7 @@ from fedrec.plan.exposure import check_exposure, check_one_process
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.schema import Plan
 from fedrec.protection import Member, Protection
-from fedrec.protection.protection import SteppedProtection, in_one_step, with_encryptor
+from fedrec.protection.protection import in_one_step, with_encryptor
 from fedrec.wire.link import Link
 from fedrec.wire.messages import FederationInfo
 
@@ -115,7 +115,7 @@ def _half(
     secret_of: Callable[[int], bytes] | None,
 ) -> Member | None:
     """Return the object that protects this client's vectors or, for the revealer, opens sums."""
-    if isinstance(protection, SteppedProtection):
+    if protection.steps.are_several:
         protection.envelope(info.server_context)
         return None
     context, tag_key = info.server_context, tag_key_of(secrets, info.federation, roster.epoch)

@@ -175,7 +175,7 @@ class Protection(ABC):
     needs_reveal: ClassVar[bool]
     hides_updates: ClassVar[bool] = True
     steps: ClassVar[Steps] = ONE_STEP
-    """The steps of a round's clients: one for a `OneStepProtection`, else more."""
+    """The steps of a round's clients. A `SteppedProtection` sets several."""
     settings_type: ClassVar[type[ProtectionSettings]] = ProtectionSettings
     """The protection's section of the settings.
 
@@ -245,8 +245,12 @@ class Protection(ABC):
                 `over`). It has no effect if the parameters follow from the preset alone.
         """
 
+    @abstractmethod
     def generate(self) -> tuple[bytes, SecretKey]:
-        """Return the coordinator's context and the members' secret. By default there is no key."""
+        """Return the coordinator's context and the members' secret.
+
+        This method itself returns those of a protection without a key.
+        """
         return Envelope.new_context(self.chosen, keyed=False), SecretKey._holding(b"none")
 
     def envelope(self, context: bytes) -> Envelope:
@@ -312,6 +316,10 @@ class SteppedProtection(Protection):
     needs_reveal: ClassVar[bool] = False
     presets: ClassVar[tuple[str, ...]] = ("default",)
 
+    def generate(self) -> tuple[bytes, SecretKey]:
+        """Return a context and a secret without a key."""
+        return super().generate()
+
     @abstractmethod
     def round_protocol(self, settings: ProtectionSettings) -> RoundProtocol:
         """Return both sides of this protection's rounds.
@@ -326,9 +334,16 @@ def in_one_step(protection: Protection) -> OneStepProtection:
 
     Raises:
         RoundError: they make and sum them together in a round.
+        SettingsError: the protection has one step, but isn't a `OneStepProtection`.
     """
-    if not isinstance(protection, OneStepProtection):
+    if protection.steps.are_several:
         raise made_together(protection)
+    if not isinstance(protection, OneStepProtection):
+        raise SettingsError(
+            f"Protection {protection.name} has one step, but its class isn't a OneStepProtection.",
+            remedy="Derive the class from OneStepProtection, or from SteppedProtection and set "
+            "its steps.",
+        )
     return protection
 
 

@@ -15,8 +15,8 @@ from fedrec.protection.none import NoProtection
 from fedrec.protection.protection import (
     OneStepProtection,
     Protection,
-    SteppedProtection,
     in_one_step,
+    protocol_of,
 )
 from fedrec.protection.round_protocol import RoundTerms
 from fedrec.protection.settings import FEWEST_SUMMANDS, ProtectionSettings
@@ -62,7 +62,7 @@ def rehearse(protection: Protection, settings: ProtectionSettings, n_clients: in
         protection: the protection of the largest vector.
         n_clients: the number of clients in every round.
     """
-    if isinstance(protection, SteppedProtection):
+    if protection.steps.are_several:
         return _StepByStep(protection, settings, n_clients)
     return _WithOneKey(in_one_step(protection))
 
@@ -91,10 +91,10 @@ class _StepByStep(Rehearsal):
     """Play both sides of every step of a round protocol."""
 
     def __init__(
-        self, protection: SteppedProtection, settings: ProtectionSettings, n_clients: int
+        self, protection: Protection, settings: ProtectionSettings, n_clients: int
     ) -> None:
         self._protection = protection
-        self._protocol = protection.round_protocol(settings)
+        self._protocol = protocol_of(protection, settings)
         people = [Identity.create() for _ in range(n_clients)]
         self._people = sorted(people, key=lambda person: person.client_id)
         self._roster = Roster(

@@ -118,7 +118,7 @@ def provision(
         if not settings_file.exists():
             raise _no_settings_to_add(settings_file, add)
         is_again = (into / CLIENTS / add).is_dir()
-        settings = load_settings(settings_file)
+        settings = load_settings(settings_file, {"parties.address": address or None})
         kit = add_client(settings, into, add, confirm=confirm)
         roster = AuthorityFolder(into / AUTHORITY_KIT).last_roster
         why = ""

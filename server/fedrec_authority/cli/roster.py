@@ -163,13 +163,14 @@ def rotate(
     hosts = [plain_host(name, "--host", to_call=True) for name in host or ()]
     with changing(AuthorityFolder(into)) as folder:
         folder.check_number(epoch)
+        begun = None
         if settings is not None:
             n_items = folder.membership.n_items
             if settings.data.catalogue is not None:
                 n_items = len(Catalogue.load(settings.data.catalogue))
-            folder.keep(folder.begin(settings.plan, n_items))
+            begun = folder.begin(settings.plan, n_items)
         renewed = renew_issuer(folder) if new_ca else None
-        made = folder.rotate(number=epoch)
+        made = folder.rotate(begun, number=epoch)
         # The owner may have deleted a stolen one.
         folder.make_operator()
         if hosts:
@@ -219,8 +220,9 @@ def _change(
 
     with changing(AuthorityFolder(into)) as folder:
         members, what = decide(folder, int(time.time()))
-        folder.keep(members)
-        made = None if no_rotate else folder.rotate()
+        made = None if no_rotate else folder.rotate(members)
+        if made is None:
+            folder.keep(members)
         membership = folder.membership
     return changed(into, what.strip(), made, membership)
 

@@ -119,7 +119,7 @@ def restore(path: Path, folder: AuthorityFolder, passphrase: str) -> int:
     _check_free(folder)
     files = _opened(path, passphrase)
     key = SECRETS[0]
-    with changing(folder, new=True):
+    with changing(folder, new=True) as keys:
         _check_free(folder)
         if (folder.path / key).exists() and folder.authority.public_key != _public(files):
             raise KeysError(
@@ -131,6 +131,9 @@ def restore(path: Path, folder: AuthorityFolder, passphrase: str) -> int:
                 secret = name in (OPERATOR[0], INVITED) or name.startswith(RUN)
                 write = replace_secret if secret else write_public
                 write(folder.path / name, content)
+        # Their holders may have been admitted and removed since. The coordinator still has their
+        # applications, which must not admit them again.
+        keys.invitations.confirm_unused()
         if not (folder.path / key).exists():
             write_secret(folder.path / key, files[key])
         replace_secret(folder.path / SECRETS[1], files[SECRETS[1]])

@@ -238,22 +238,27 @@ class FolderChanges(AuthorityFolder):
         """Atomically replace the record of members, readable by its owner only."""
         replace_secret(self.private / MEMBERSHIP_FILE, membership.to_json())
 
-    def rotate(self, *, number: int = 0, resume: int = 0) -> KeyEpoch:
-        """Make an epoch of the current members, with a new group key and protection secret.
+    def rotate(
+        self, membership: MemberRegister | None = None, *, number: int = 0, resume: int = 0
+    ) -> KeyEpoch:
+        """Make an epoch of some members, with a new group key and protection secret.
 
-        After an interruption, the next call makes the epoch with the same number, which was never
-        published, or with the next one.
+        The members are recorded once their epoch is made, and before it is published. After an
+        interruption, the next call makes the epoch with the same number, which was never published,
+        or with the next one.
 
         Args:
+            membership: the changed record of members, or None for the present one.
             number: the epoch's number, or 0 for the next one.
             resume: a paused cell to resume, or 0. All others stay paused.
 
         Raises:
             KeysError: the number is not above the last one, or the cell is not paused.
+            FedrecError: the epoch cannot be made. The record of members is unchanged.
         """
         following = self.check_number(number)
         authority, _ = self.load_or_create()
-        membership = self.membership
+        membership = membership or self.membership
         plan = plan_from_json(membership.plan_json)
         previous = self.last_roster
         before = Partition() if previous is None else previous.partition
@@ -265,18 +270,21 @@ class FolderChanges(AuthorityFolder):
             membership.n_items,
             membership.present,
             number=following,
-            revealer=self.revealer if self.reveals else None,
+            revealer=self.revealer if plan.authority_opens else None,
             previous=previous,
             partition=place(before, membership.standings, following),
         )
         rosters = self.private / ROSTERS_FOLDER
         write_new_public(rosters / f"{made.roster.epoch:08d}.json", made.roster.to_json())
+        # Before the epoch is published: a member that it removes must not be in the next one.
+        membership = replace(membership, last_epoch=made.roster.epoch, is_changed=True)
+        self.keep(membership)
         write_authority_key(
             self.public_key_path, authority.public_key, authority.issuer.certificate
         )
         made.save(self.epoch_path)
         self._write_certificates(made)
-        self.keep(replace(membership, last_epoch=made.roster.epoch, is_changed=False))
+        self.keep(replace(membership, is_changed=False))
         return made
 
     def serve_at(self, hosts: Sequence[str]) -> None:

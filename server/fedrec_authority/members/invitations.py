@@ -134,6 +134,14 @@ class InvitationChanges(Invitations):
             self._keep({**known, digest: found})
         return found
 
+    def confirm_unused(self) -> None:
+        """Let people compare the id of any client that applies with an invitation unused so far."""
+        if known := self._known():
+            asked = {
+                key: replace(one, confirm=True) for key, one in known.items() if not one.used_by
+            }
+            self._keep({**known, **asked})
+
     def withdraw(self) -> tuple[str, ...]:
         """Revoke the unused invitations and return their names."""
         known = self._known()

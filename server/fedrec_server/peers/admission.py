@@ -7,9 +7,9 @@ import hashlib
 from fedrec.errors import (
     BadSignature,
     CatalogueMismatch,
+    CoordinatorWentBack,
     FedrecError,
     InvitationUsed,
-    KeysError,
     MalformedUpdate,
     PlanMismatch,
     ProtocolError,
@@ -180,8 +180,9 @@ class Admission:
             # Not the sender's fault: it did not know about the change yet.
             raise RoundClosed(f"Key epoch {epoch} is over. The current one is {wanted.epoch}.")
         if epoch != wanted.epoch:
-            raise KeysError(
-                f"The message is for key epoch {epoch}, but the current one is {wanted.epoch}."
+            # The folder was restored from an older copy, so the sender waits for the newest one.
+            raise CoordinatorWentBack(
+                f"The message is for key epoch {epoch}, but the coordinator is in {wanted.epoch}."
             )
 
     def _check_signature(self, client_id: ClientId, statement: bytes, signature: bytes) -> None:

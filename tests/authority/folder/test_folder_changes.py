@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 
 import pytest
 from authority.folder.fake_coordinator import NOW, PASSPHRASE, FakeCoordinator, ids, invited
@@ -18,15 +19,17 @@ from world.federation import change, keep, rotate
 from world.plans import plan_of
 
 from fedrec import state_folder
+from fedrec.durable import DiskFull
 from fedrec.errors import FolderInUse, KeysError
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
+from fedrec.settings.explain import settings_to_toml
 from fedrec_authority.cli import roster, running
 from fedrec_authority.delivery import AuthorityEvent, Delivery
-from fedrec_authority.folder import folder_changes
+from fedrec_authority.folder import backup, folder_changes
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
 from fedrec_authority.folder.folder_changes import FolderChanges, changing
@@ -103,6 +106,25 @@ def gate(monkeypatch):
 
 def removal(folder, who):
     return lambda: roster.remove(who.client_id, into=folder.path)
+
+
+def other_settings(folder, who):
+    """Return a rotation for another run of the federation."""
+    file = folder.path / "other.toml"
+    file.write_bytes(settings_to_toml(plan_of(federation={"name": "films"}).model_dump()).encode())
+    return lambda: roster.rotate(into=folder.path, settings_file=file)
+
+
+@contextmanager
+def no_space(monkeypatch):
+    """No epoch can be stored."""
+
+    def full(*values):
+        raise DiskFull("00000002.json cannot be written: No space left on device.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folder_changes, "write_new_public", full)
+        yield
 
 
 def rosters(folder):
@@ -231,6 +253,44 @@ def test_nothing_is_told_while_the_folder_is_held(folder, people):
 
     Delivery(folder, link, tell, clock=FakeClock(NOW)).look()
     assert names == ["coordinator found", "member admitted", "epoch delivered"]
+
+
+def test_an_applicant_is_admitted_once_there_is_space_for_its_epoch(folder, people, monkeypatch):
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    link.waiting = [invited(folder, people[3], "d")]
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    with no_space(monkeypatch):
+        assert delivery.look()
+    assert delivery.look()
+    names = ["coordinator found", "member admitted", "disk full", "epoch delivered"]
+    assert [event.name for event in events] == names
+    assert ids(folder.newest) == {person.client_id for person in people}
+
+
+@pytest.mark.parametrize("change_of", [removal, other_settings])
+def test_a_change_without_its_epoch_is_no_change(folder, people, monkeypatch, change_of):
+    before = folder.membership
+    with no_space(monkeypatch), pytest.raises(DiskFull):
+        change_of(folder, people[0])()
+    assert folder.membership == before
+
+
+def test_who_was_removed_after_a_backup_is_not_admitted_again(
+    folder, people, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(backup, "COST", 2**10)
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    link.waiting = [invited(folder, people[3], "d")]
+    back_up(folder, tmp_path / "copy", PASSPHRASE)
+    Delivery(folder, link, lambda event: None, clock=FakeClock(NOW)).look()
+    assert people[3].client_id in ids(folder.newest)
+    # It is removed, and the authority is lost. The coordinator still has the application.
+    other = AuthorityFolder(tmp_path / "other")
+    restore(tmp_path / "copy", other, PASSPHRASE)
+    rotate(other, number=4)
+    Delivery(other, link, events.append, clock=FakeClock(NOW)).look()
+    assert [event.name for event in events] == ["coordinator found", "applicant", "epoch delivered"]
+    assert ids(other.newest) == {person.client_id for person in people[:3]}
 
 
 def test_what_is_no_authority_is_left_as_it_is(tmp_path):

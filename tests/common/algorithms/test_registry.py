@@ -34,6 +34,7 @@ BEFORE_ABOUT = (
 Nearest.exposed_in_the_clear = "what each user holds"
 """
 )
+NEITHER = MODULE.replace("ExactAlgorithm", "Algorithm")
 
 
 @pytest.fixture
@@ -67,7 +68,8 @@ def test_an_installed_algorithm_comes_after_fedrecs_own(install):
     [
         ("nearest = broken:Nearest", "import no_such_module", "cannot be imported.*no_such_module"),
         ("nearest = broken:Missing", MODULE, "cannot be imported"),
-        ("nearest = broken:NOTHING", MODULE, "not a subclass of Algorithm"),
+        ("nearest = broken:NOTHING", MODULE, "not a subclass of TrainedAlgorithm"),
+        ("nearest = broken:Nearest", NEITHER, "not a subclass of TrainedAlgorithm or Exact"),
         ("near = broken:Nearest", MODULE, "have the name 'nearest'"),
         ("fedmf = broken:Nearest", MODULE, "that name is taken"),
         ("nearest = broken:Nearest", BEFORE_ABOUT, "sets exposed_in_the_clear"),

@@ -51,6 +51,16 @@ def test_without_a_catalogue_it_says_how_to_make_one(fedrec, tmp_path, interacti
     assert f"fedrec data catalogue {interactions_file} --out" in out
 
 
+def test_the_catalogue_of_other_data_is_refused_before_a_file_is_written(
+    fedrec, tmp_path, interactions_file
+):
+    own = interactions_file.with_name("own.csv")
+    own.write_text("user_id,item_id,timestamp\na,x,1\na,y,2\nb,x,3\n")
+    outcome = fedrec("init", tmp_path / "run.toml", "--data", own)
+    assert outcome.code == 5 and "is not the catalogue of these data" in outcome.err
+    assert not (tmp_path / "run.toml").exists()
+
+
 def test_an_address_stands_in_one_place(fedrec, tmp_path):
     """Kits have every client's own sections; by hand they follow the address."""
     kits, by_hand = tmp_path / "kits.toml", tmp_path / "by-hand.toml"

@@ -11,9 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.main import get_command
 
 from fedrec import __version__
+from fedrec.cli import terminal
 from fedrec.cli.main import REPLACED, VERBS, app
 from fedrec.cli.terminal import EXIT_CODES, print_table, report_failure
 from fedrec.errors import ERRORS, FedrecError
@@ -205,6 +207,16 @@ def test_a_failure_without_remedy_is_one_line(capsys):
 def test_text_of_another_party_does_not_control_the_terminal(capsys):
     print_table([("1", "Film\x1b]0;title\x07\r\u202e"), ("2", "two\nlines")])
     assert capsys.readouterr().out == "1  Film ]0;title\n2  two\n   lines\n"
+
+
+@pytest.mark.parametrize("width", [24, 60])
+def test_a_narrow_terminal_shows_every_column(capsys, monkeypatch, width):
+    monkeypatch.setattr(terminal, "new_console", lambda: Console(force_terminal=True, width=width))
+    headers = ("run", "state", "what", "rounds", "protocol", "HR", "NDCG")
+    row = ("films-20261127-120000", "finished", "ease", "3 of 3", "full", "0.52", "0.31")
+    print_table([row], headers=headers)
+    shown = capsys.readouterr().out
+    assert [word for word in (*row[1:], *headers) if word not in shown] == []
 
 
 def walk(command, words=()):

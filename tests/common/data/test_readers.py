@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as arrow
@@ -235,6 +236,15 @@ def test_parquet_columns_of_another_type_are_refused(tmp_path):
     parquet.write_table(arrow.table({"user": [True], "item": ["x"]}), tmp_path / "toy.parquet")
     with pytest.raises(DataError, match="'user' has the type bool"):
         read_interactions(tmp_path / "toy.parquet")
+
+
+def test_parquet_ratings_of_any_type_are_ignored_without_a_minimum(tmp_path):
+    path = tmp_path / "ratings.parquet"
+    table = {"user_id": ["a", "b"], "item_id": ["x", "y"], "rating": [Decimal("3.5"), Decimal(4)]}
+    parquet.write_table(arrow.table(table), path)
+    assert len(read_interactions(path)[0]) == 2
+    with pytest.raises(DataError, match="'rating' has the type decimal"):
+        read_interactions(path, Reading(minimum_rating=4))
 
 
 def test_parquet_without_timestamps(tmp_path):

@@ -7,9 +7,10 @@ from conformance.keyed_suite import EncryptedSuite, KeyedSuite
 from conformance.protection_suite import SHORT, SHORTEST, SPEC, PlanSuite, ProtectionSuite
 from conformance.round_suite import RoundSuite
 
+from fedrec.errors import SettingsError
 from fedrec.plan.protections import about_protection
-from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
-from fedrec.protection.protection import EncryptingProtection
+from fedrec.protection import PROTECTIONS, NoProtection, Protection, SegmentSpec, VectorSpec
+from fedrec.protection.protection import EncryptingProtection, OneStepProtection, in_one_step
 
 MOST_BLOCKS = 30
 """Of a vector: where values are encrypted one by one, a short vector is as good as a long one."""
@@ -46,6 +47,26 @@ def test_a_protection_goes_by_its_name_and_says_what_it_is(name):
     for key in about.own_settings:
         section, field = key.split(".")
         assert section in ("protection", "rounds") and field
+
+
+@pytest.mark.parametrize("base", [OneStepProtection, EncryptingProtection])
+def test_a_protection_with_keys_must_make_them(base):
+    assert "generate" in base.__abstractmethods__
+
+
+def test_a_protection_with_one_step_of_another_class_is_refused_as_that():
+    class Older(Protection):
+        name = "older"
+        presets = ("default",)
+        _plan = NoProtection._plan
+
+        def generate(self):
+            return super().generate()
+
+    rows = VectorSpec(segments=(SegmentSpec(name="rows", length=4, max_abs_sum=8),), max_summands=4)
+    with pytest.raises(SettingsError, match="older has one step") as caught:
+        in_one_step(Older(rows, Older.plan(rows)))
+    assert "OneStepProtection" in caught.value.remedy
 
 
 MEANS = {

@@ -79,6 +79,7 @@ ACCELERATORS: Mapping[str, Accelerator] = {
         ),
     ),
     "gpfedrec": Accelerator(version=1, serves=lambda algorithm: True),
+    "pfedgraph": Accelerator(version=1, serves=lambda algorithm: True),
     "plgc": Accelerator(
         version=1,
         serves=lambda algorithm: (

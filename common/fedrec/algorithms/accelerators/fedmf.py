@@ -176,7 +176,7 @@ def open_step(n_rows, dim, width):
 
 
 @njit(**COMPILED)
-def _gradients(places, n_positives, vector, items, has_basis, space, step):
+def gradients(places, n_positives, vector, items, has_basis, space, step):
     """Sum e q_i over a minibatch, and e over each item. Return (touched rows, loss)."""
     loss, n_touched = 0.0, 0
     gradient, low_gradient, low_vector = step.gradient, step.low_gradient, step.low_vector
@@ -262,7 +262,7 @@ def take_minibatch(batch, n_positives, vector, rate, pull, common, space, step):
             low_vector[k] = dots((row_at(basis, k),), (vector,))[0]
     else:
         low_vector[:] = vector
-    n_touched, loss = _gradients(batch, n_positives, vector, common.items, has_basis, space, step)
+    n_touched, loss = gradients(batch, n_positives, vector, common.items, has_basis, space, step)
     _move_rows(n_touched, common.low_items, has_basis, ratio, pull, space, step)
     _move_vector(vector, len(batch), rate, pull, basis, has_basis, step)
     return loss
