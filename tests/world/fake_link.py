@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import fedrec_client
 from fedrec.errors import Unreachable
 from fedrec.follower.database import StateDatabase
 from fedrec.follower.enrolment import enrol
@@ -279,6 +282,12 @@ def put_watch(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
 
     monkeypatch.setattr("fedrec_authority.opening.revealer.enrol", watched)
     return watch
+
+
+def first_step(every: int) -> int:
+    """Return the first of every n-th step: another one after each change of the client's code."""
+    code = Path(fedrec_client.__path__[0]).rglob("*.py")
+    return 1 + zlib.crc32(b"".join(path.read_bytes() for path in sorted(code))) % every
 
 
 @contextmanager
