@@ -85,7 +85,7 @@ def other_indices(bench):
 
 
 def protected(plan):
-    """Return zeros under a key that nobody in the federation has."""
+    """Return zeros under a key of no federation."""
     spec = Layout.of(plan, N_ITEMS).vector_spec
     kind = PROTECTIONS[plan.protection.name]
     own = kind(spec, kind.plan(spec, preset=plan.protection.preset))
@@ -154,7 +154,7 @@ def begin(federation):
 
 @pytest.mark.parametrize("protection", params("bfv", PAILLIER, long=["ckks"]))
 def test_scenario_10_ciphertexts_of_a_foreign_key_are_never_revealed(found, protection):
-    """The key authority refuses the sum and says so; the next round goes on."""
+    """The key authority refuses the sum with its reason, and the next round is published."""
     federation = found(plan_of(protection, key_holder="authority"))
     bench = federation.bench
     begin(federation)

@@ -344,7 +344,7 @@ def by_a_member(world, round_):
 
 @pytest.mark.slow
 def test_a_members_word_is_not_the_authoritys(world):
-    """Words of nobody, of another authority and about something else: see `test_catching_up`."""
+    """It is refused, and recorded. See `test_catching_up` for other statements."""
     round_ = world.honest_round()
     published: PublishedRound = world.publish(round_)
     round_.published = replace(published, statement=by_a_member(world, round_))
