@@ -45,6 +45,7 @@ def folders(folder, protection, *, total):
     )
 
 
+@pytest.mark.long
 def test_a_federation_of_separate_commands(workspace, start, tmp_path):
     coordinator = start(
         tmp_path / "coordinator.log", "coordinator", "run", str(workspace.parties.coordinator),

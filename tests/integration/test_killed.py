@@ -426,10 +426,8 @@ def play(folder, protection, *, total, kills, seed):
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("protection", "seed"), [("bfv", 100), ("ckks", 200), ("masks", 300), ("paillier", 400)]
-)
-def test_fifteen_kills_under_every_protection(tmp_path, protection, seed):
+@pytest.mark.parametrize(("protection", "seed"), [("bfv", 100), ("masks", 300)])
+def test_fifteen_kills_at_random_instants(tmp_path, protection, seed):
     left, runs = 15, 0
     while left > 0:
         folder = tmp_path / f"run-{runs}"
