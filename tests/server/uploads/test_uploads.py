@@ -95,8 +95,7 @@ async def test_every_byte_is_taken(tmp_path, monkeypatch, size, waiting):
     async with running(bench, tmp_path) as engine:
         payload = bench.payload(0, 1, 0)
         update = await opened(engine, bench, payload)
-        await update.take(slow_pieces(payload, size))
-        assert not await update.finish()
+        assert not await update.take(slow_pieces(payload, size))
         await update.leave()
         (file,) = tmp_path.rglob("updates/*")
         assert file.read_bytes() == payload
