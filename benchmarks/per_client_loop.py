@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -158,7 +159,7 @@ def compare(
             executor.close()
 
     # Passes and minibatches of a wrapper are its base's.
-    settings = getattr(plan.algorithm, "base", plan.algorithm)
+    settings: Any = getattr(plan.algorithm, "base", plan.algorithm)
     work = Work.of(users, n_items, epochs=settings.local_epochs, batch_size=settings.batch_size)
     least = cost(work)
     print(describe_machine())

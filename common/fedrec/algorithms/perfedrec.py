@@ -52,6 +52,7 @@ from fedrec.algorithms.declarations import (
     SearchSpace,
     Uniform,
 )
+from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.individual import Mixture, Personal, UserUpdates, clusters_of
 from fedrec.algorithms.optimisers import Adam, Phase
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -96,7 +97,7 @@ class PerFedRec(TrainedAlgorithm):
 
     settings_type: ClassVar[type[AlgorithmSettings]] = PerFedRecSettings
     about: ClassVar[About] = ABOUT["perfedrec"]
-    inner_product: ClassVar[bool] = True
+    folding_pull = FOLDING_PULL
     mixes_with: ClassVar[str] = "item_embedding"
     reads_numbers: ClassVar[bool] = True
     """Whether a processor reads the number of positives. Tests of the device code set it to False.
@@ -106,7 +107,7 @@ class PerFedRec(TrainedAlgorithm):
     def parameters(self) -> tuple[Parameter, ...]:
         """Tables and p, uniform in +-sqrt(6 / (n_items + dim)) (Xavier). `item_embedding` is G."""
         dim = self.settings.dim
-        begin = Uniform(math.sqrt(6.0 / (self.n_items + dim)))
+        begin = Uniform(math.sqrt(6.0 / (self.shapes.n_items + dim)))
         own = Parameter(
             _OWN,
             "own_rows",
