@@ -21,8 +21,6 @@ def demo(start, folder, *arguments):
     return start(
         folder / "demo.log", "demo", "--protection", "none", "--synthetic",
         "--runs", str(folder / "runs"), *arguments,
-        # Drawing takes longer than the rounds.
-        missing=["matplotlib"],
     )  # fmt: skip
 
 
