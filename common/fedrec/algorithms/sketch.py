@@ -25,10 +25,12 @@ Model (Nystrom), with nu = 1e-9 |Y|_F and sigma the largest deviation of the gri
 
     T = B R diag(sqrt(max(S^2 - nu, 0)) / S), so that G ~ T T^T.
 
-Two sums hold up to 2 k directions without a byte more. The part of Omega outside Q is Omega - Q Q^T
-Omega = U diag(s) Z^T, and G U = (Y_1 - Y_2 Q^T Omega) Z / s. Some of the candidates below take [Q,
-U] and [Y_2, G U], for s > 1, in place of Q and Y. If clients left between the sums, Y_1 and Y_2 are
-not of one G, and Q alone is the safe choice.
+Two sums hold up to 2 k directions without a byte more. The part of Omega outside Q is
+
+    Omega - Q Q^T Omega = U diag(s) Z^T, and G U = (Y_1 - Y_2 Q^T Omega) Z / s.
+
+Some candidates take [Q, U] and [Y_2, G U] in place of Q and Y, with the columns for which s > 1. If
+clients left between the sums, Y_1 and Y_2 belong to two G. Then Q alone is the safe choice.
 
 The counts give the diagonal, of which T T^T lacks d = max(c - rowsum(T^2), 0). D is lambda I
 ("plain"), lambda I + diag(d) ("diag") or lambda I + diag(d + c) ("edlae"). With W = D^-1 T, M = (I
@@ -38,9 +40,11 @@ The counts give the diagonal, of which T T^T lacks d = max(c - rowsum(T^2), 0). 
 
 which is EASE's score with this P. It keeps n x k numbers, never an n x n matrix. "edlae" is the
 diagonal of EDLAE ("Autoencoders that don't overfit towards the Identity", Steck 2020, section 3.3)
-for a dropout of one half, p / (1 - p) = 1. Some candidates divide the score of item j by (c_j /
-mean of c)^beta with beta = 0.2, as RP3beta does ("Updatable, Accurate, Diverse, and Scalable
-Recommendations for Interactive Applications", Paudel et al. 2017).
+for a dropout of one half, p / (1 - p) = 1. Some candidates divide the score of item j by
+
+    (c_j / mean of c)^beta, beta = 0.2,
+
+which pushes popular items back, as RP3beta does (Paudel et al. 2017).
 
 Choice: the round after the last sum grades. Every client measures the gain of each candidate on its
 own users' validation items: lambda, plain, diag or edlae, Q alone or with U, and with U also beta.
