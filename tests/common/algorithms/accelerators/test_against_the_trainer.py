@@ -170,11 +170,11 @@ def test_a_contrast_of_several_blocks_has_the_gradient_of_autograd():
     for temperature in (0.025, 0.1, 1.0):
         space.rows[:] = rows
         cofedrec._contrast(n, np.float32(1.0 / (temperature * math.log(2.0))), room)
-        cofedrec._move_by_slopes(n, np.float32(2.0 / n), space, room)
+        cofedrec._move_by_slopes(n, np.float32(200.0 / n), space, room)
         own = torch.from_numpy(rows.astype(np.float64))[None].requires_grad_()
         label, there = torch.from_numpy(labels)[None].double(), torch.ones((1, n)).double()
         supervised_contrast(own, label, there, temperature).sum().backward()
-        assert_close(rows - space.rows, own.grad[0], temperature)
+        assert_close(rows - space.rows, 100.0 * own.grad[0], temperature)
 
 
 def test_users_stop_whose_loss_stands_still(users):
