@@ -32,6 +32,7 @@ from world.machine import client, header, rules
 
 from fedrec.identity.cells import Cell, Partition
 from fedrec.protection import PROTECTIONS, Accumulator, SegmentSpec, VectorSpec
+from fedrec.protection.protection import in_one_step
 from fedrec_server.rounds.collecting import taken
 from fedrec_server.rounds.events import Tick, Uploaded
 from fedrec_server.rounds.machine import step
@@ -53,7 +54,7 @@ class Ours:
         )
         spec = VectorSpec(segments=(segment,), max_summands=64)
         kind = PROTECTIONS[name]
-        self._protection = kind(spec, kind.plan(spec, preset=preset))
+        self._protection = in_one_step(kind(spec, kind.plan(spec, preset=preset)))
         self._context, secret = self._protection.generate()
         self._member = self._protection.member(self._context, secret)
         self.messages = [self._member.protect(vector) for vector in values]

@@ -36,6 +36,7 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.public import read_issuer
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.travelling_rows import ROW_STEP
+from fedrec.protection.protection import in_one_step
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.chunks import chunk_to_part, chunks
 from fedrec.wire.convert import TASK, UPLOAD_HEADER
@@ -122,8 +123,10 @@ class Client:
         vector[layout.count_slice] = 1
         if task.kind == "train":
             vector = training_vector(layout, self._number)
-        protection = protection_of(plan, info.n_items)
-        member = protection.member(info.server_context).over(protection.over(layout.vector_spec))
+        protection = in_one_step(protection_of(plan, info.n_items))
+        member = protection.member(info.server_context, b"none").over(
+            protection.over(layout.vector_spec)
+        )
         payload = member.protect(vector)
         header = signed_header(self._identity, info, plan, task, payload)
         put = self.channel.stream_unary("/fedrec.wire.v1.Coordinator/SubmitUpdate")

@@ -6,11 +6,15 @@ that were really made; a reveal of the sum of three checks the integers.
 
 from __future__ import annotations
 
+from secrets import token_bytes
+
 import numpy as np
 from measuring import describe_machine
 
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.schema import Plan
+from fedrec.protection.protection import in_one_step
+from fedrec.protection.tags import KEY_BYTES
 
 PRESETS = (
     ("none", "default"),
@@ -35,11 +39,12 @@ def main() -> None:
                     "protection": {"name": name, "preset": preset},
                 }
             )
-            layout, planned = Layout.of(plan, n_items), protection_of(plan, n_items)
+            layout, planned = Layout.of(plan, n_items), in_one_step(protection_of(plan, n_items))
             protection = planned.over(layout.vector_spec)
             context, secret = planned.generate()
             with secret:
-                member = planned.member(context, secret.export_for_wrapping()).over(protection)
+                whole = planned.member(context, secret, tag_key=token_bytes(KEY_BYTES))
+            member = whole.over(protection)
             random = np.random.default_rng(0)
             vectors = [
                 layout.pack(
@@ -51,7 +56,7 @@ def main() -> None:
             ]
             total = protection.accumulator(context)
             for vector in vectors:
-                message = member.protect(vector)
+                message = member.protect(vector, token_bytes(KEY_BYTES))
                 total.add(message)
             if not np.array_equal(member.reveal(total.finish(), 3), sum(vectors)):
                 raise SystemExit(f"the sum under {name}/{preset} is not exact")

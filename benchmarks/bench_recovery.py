@@ -62,12 +62,12 @@ def start_clients(runs: int, n_bytes: int) -> None:
         )  # fmt: skip
         processes = stack.enter_context(Processes(folder / "logs"))
         processes.start(
-            "coordinator", "coordinator", "run", str(found.coordinator_settings),
+            "coordinator", "coordinator", "run", str(found.parties.coordinator),
             "--accept-exposure", talks=True,
         )  # fmt: skip
         address = processes.first_line("coordinator")["address"]
         script = Path(__file__).with_name("small_federation.py")
-        command = [sys.executable, str(script), str(found.client_settings[0]), address, "fill"]
+        command = [sys.executable, str(script), str(found.parties.clients[0]), address, "fill"]
 
         def client() -> subprocess.Popen[str]:
             with (folder / "client.log").open("a") as log:
@@ -123,12 +123,12 @@ def start_coordinators(runs: int, n_bytes: int) -> None:
             protection="none",
         )  # fmt: skip
         authority = found.folder / "keys" / "authority.pub.json"
-        state = Path(load_settings(found.coordinator_settings).coordinator.state)
+        state = Path(load_settings(found.parties.coordinator).coordinator.state)
 
         def started() -> tuple[int, Processes, str]:
             processes = stack.enter_context(Processes(folder / "logs"))
             process = processes.start(
-                "coordinator", "coordinator", "run", str(found.coordinator_settings),
+                "coordinator", "coordinator", "run", str(found.parties.coordinator),
                 "--accept-exposure", talks=True,
             )  # fmt: skip
             return process.pid, processes, processes.first_line("coordinator")["address"]

@@ -134,7 +134,7 @@ def main() -> None:
         )  # fmt: skip
         processes = stack.enter_context(Processes(folder))
         processes.start(
-            "coordinator", "coordinator", "run", str(found.coordinator_settings),
+            "coordinator", "coordinator", "run", str(found.parties.coordinator),
             "--accept-exposure", talks=True,
         )  # fmt: skip
         address = processes.first_line("coordinator")["address"]

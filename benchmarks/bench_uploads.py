@@ -35,6 +35,7 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.public import read_authority_key, read_issuer
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.travelling_rows import ROW_STEP
+from fedrec.protection.protection import in_one_step
 from fedrec.wire.chunks import chunks
 from fedrec.wire.grpc_calls import open_channel
 from fedrec.wire.grpc_link import GrpcLink
@@ -104,7 +105,7 @@ def client(number: int, pipe, settings: dict) -> None:
         identity=identity,
         pinned_authority_key=read_authority_key(Path(settings["authority"])),
     )
-    protection = protection_of(plan, info.n_items)
+    protection = in_one_step(protection_of(plan, info.n_items))
     member = protection.member(info.server_context, secrets.protection_secret)
 
     def protected(layout: Layout, values: np.ndarray) -> bytes:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -166,7 +167,7 @@ def compare(
     spent = {name: found[-runs:] for name, found in spent.items()}
 
     # Passes and minibatches of a wrapper are its base's.
-    settings = getattr(plan.algorithm, "base", plan.algorithm)
+    settings: Any = getattr(plan.algorithm, "base", plan.algorithm)
     work = Work.of(users, n_items, epochs=settings.local_epochs, batch_size=settings.batch_size)
     least = cost(work)
     print(describe_machine())

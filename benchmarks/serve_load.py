@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from collections import deque
+from typing import cast
 
 import uvloop
 
@@ -30,7 +31,7 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self._load.free(self)
 
     def ask(self, question: bytes, due: float) -> None:

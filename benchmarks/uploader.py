@@ -17,6 +17,7 @@ from fedrec.ids import RoundId
 from fedrec.plan.agreement import plan_fingerprint
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.schema import Plan
+from fedrec.protection.protection import in_one_step
 from fedrec.wire.chunks import Blob
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import PROTOCOL_VERSION, Train, UploadHeader
@@ -47,7 +48,7 @@ class Uploader:
             pinned_authority_key=read_authority_key(authority),
         )
         self._plan = plan
-        protection = protection_of(plan, self.info.n_items)
+        protection = in_one_step(protection_of(plan, self.info.n_items))
         member = protection.member(self.info.server_context, secrets.protection_secret)
         n_items = self.info.n_items
         counting, training = Layout.counting(plan, n_items), Layout.of(plan, n_items)

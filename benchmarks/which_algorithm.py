@@ -125,7 +125,7 @@ def measured(
     n_items, holders = len(catalogue), result.best.shared.holders
     active = int((holders >= settings.plan.federation.minimum_item_users).sum())
     plan = settings.plan.model_dump()
-    protections = about_algorithm(settings.plan).protections
+    protections = about_algorithm(settings.plan).supports.protections
     plan["protection"] = {"name": "none" if protections == ("none",) else "bfv"}
     cost = price(Plan.model_validate(plan), n_items=n_items, n_clients=CLIENTS, n_active=active)
     private = private_price(settings.plan, len(users), n_items, memory_mib=2048, folders={})

@@ -245,10 +245,11 @@ class Delivery:
                 guest = ", a guest: rounds may proceed without it" if consent else ""
                 self._about("member admitted", identity, f"invited as {invitation.name}{guest}")
         self._list(folder, tuple(waiting))
-        if not admitted.is_changed:
+        is_interrupted = folder.is_interrupted
+        if not admitted.is_changed and not is_interrupted:
             return
         newest = folder.newest
-        begins = newest is not None and not newest.roster.members
+        begins = newest is not None and not newest.roster.members and not is_interrupted
         missing = folder.invitations.unused(now) if begins else ()
         if missing:
             # The first members begin together, so that no member's rounds lack the others.
@@ -256,7 +257,7 @@ class Delivery:
             self._once("missing", "awaiting", 0, f"{', '.join(missing)} to apply. {detail}")
         elif begins and (lacking := admitted.lacking_core()):
             self._once("missing", "awaiting", 0, lacking)
-        elif begins or admitted is not membership:
+        elif begins or is_interrupted or admitted is not membership:
             roster = folder.rotate(admitted).roster
             for identity in roster.unplaced:
                 self._about("awaiting", identity, f"in no sum yet: {roster.why_unplaced()}")

@@ -282,7 +282,7 @@ def test_one_more_client_that_would_wait_for_others(here, data, capsys, monkeypa
     assert call("--add", "east") == 0
     seen = capsys.readouterr().out.splitlines()[-1]
     assert seen.startswith("Once it has joined, east waits: newcomers are summed with at least 2 ")
-    assert seen.endswith("2 more have to join.")
+    assert "2 more have to join. To invite one, run `fedrec provision --add NAME`" in seen
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from safetensors.numpy import load, save
 
 from fedrec.data.splits import UserSplit
 from fedrec.errors import StorageError
+from fedrec.follower.database import DAMAGED
 from fedrec.ids import ItemId, UserId
 
 _DIGEST_BYTES = 16
@@ -176,7 +177,7 @@ class CountedData:
         except (SafetensorError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise StorageError(
                 f"This is not the data of a count: {error}.",
-                remedy="Restore the state folder from a backup, or start again with an empty one.",
+                remedy=DAMAGED,
             ) from error
 
 

@@ -60,6 +60,7 @@ from fedrec.algorithms.declarations import (
     Uniform,
     Weight,
 )
+from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.individual import Floats, Mixture, Personal, UserUpdates, clusters_of
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -118,7 +119,7 @@ class CoFedRec(TrainedAlgorithm):
 
     settings_type: ClassVar[type[AlgorithmSettings]] = CoFedRecSettings
     about: ClassVar[About] = ABOUT["cofedrec"]
-    inner_product: ClassVar[bool] = True
+    folding_pull = FOLDING_PULL
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -154,7 +155,7 @@ class CoFedRec(TrainedAlgorithm):
     def item_rate(self) -> float:
         """The step size of item rows, eta N lr_eta."""
         settings = self.settings
-        return settings.learning_rate * self.n_items * settings.item_rate_scale
+        return settings.learning_rate * self.shapes.n_items * settings.item_rate_scale
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
         """Return two steps for every minibatch: one for the head, then one for the rows."""

@@ -14,8 +14,8 @@ released code multiplies the same first embedding in each layer, p_k = (p_0 + su
 `convolution = "from_first"`. It also convolves rows, over the edges of all users, which a client
 does not have. In that graph p is 1 / (1 + holders) of a row. With the client's own edges alone it
 would be half of a positive's row and of no other, and the loss would learn that. So rows stay as
-they are (docs/explanation/reproduction.md has the measurement). The paper draws one negative for each
-positive, whose expectation is the mean over pairs.
+they are (docs/explanation/reproduction.md has the measurement). The paper draws one negative for
+each positive, whose expectation is the mean over pairs.
 
 Server (`personalise`): G <- mean of all L. K-means of the users' p into `clusters` clusters, and
 C <- mean of L over the users of a cluster. Clusters are those of the round's users.
@@ -52,6 +52,7 @@ from fedrec.algorithms.declarations import (
     SearchSpace,
     Uniform,
 )
+from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.individual import Mixture, Personal, UserUpdates, clusters_of
 from fedrec.algorithms.optimisers import Adam, Phase
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -96,7 +97,7 @@ class PerFedRec(TrainedAlgorithm):
 
     settings_type: ClassVar[type[AlgorithmSettings]] = PerFedRecSettings
     about: ClassVar[About] = ABOUT["perfedrec"]
-    inner_product: ClassVar[bool] = True
+    folding_pull = FOLDING_PULL
     mixes_with: ClassVar[str] = "item_embedding"
     reads_numbers: ClassVar[bool] = True
     """Whether a processor reads the number of positives. Tests of the device code set it to False.
@@ -106,7 +107,7 @@ class PerFedRec(TrainedAlgorithm):
     def parameters(self) -> tuple[Parameter, ...]:
         """Tables and p, uniform in +-sqrt(6 / (n_items + dim)) (Xavier). `item_embedding` is G."""
         dim = self.settings.dim
-        begin = Uniform(math.sqrt(6.0 / (self.n_items + dim)))
+        begin = Uniform(math.sqrt(6.0 / (self.shapes.n_items + dim)))
         own = Parameter(
             _OWN,
             "own_rows",

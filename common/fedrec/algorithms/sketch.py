@@ -196,7 +196,7 @@ class Sketch(ExactAlgorithm):
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """The last two sums, as far as they exist, and their metadata."""
-        size = self.n_items * self.settings.dim
+        size = self.shapes.n_items * self.settings.dim
         return (
             Parameter("product", "net", (0,), Constant(), grown_shape=(size,)),
             Parameter("before", "net", (0,), Constant(), grown_shape=(size,)),
@@ -225,7 +225,7 @@ class Sketch(ExactAlgorithm):
             self._check_under_noise()
         summed = UpdateTensor(
             name="product",
-            shape=(self.n_items, self.settings.dim),
+            shape=(self.shapes.n_items, self.settings.dim),
             limit=_DEVIATIONS * math.sqrt(self.settings.longest_history)
             if noise is None
             else self.shapes.update.clip,
@@ -460,7 +460,7 @@ class Sketch(ExactAlgorithm):
         self, shared: SharedState, active: NDArray[np.int64]
     ) -> dict[str, NDArray[np.float32]]:
         """Return the model with a row for each item, zero for an inactive one."""
-        return served_rows(self._model_of(shared, active), active, self.n_items)
+        return served_rows(self._model_of(shared, active), active, self.shapes.n_items)
 
     def preferences(
         self,

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 
 from fedrec.data.column_kinds import ENOUGH, Column, ColumnKind, number_of, role_of_name
@@ -432,6 +432,13 @@ def find_places(
             problems.append(f"{' and '.join(usual)}, each of which could be the {role}")
         elif role in ("user", "item") and not found[role]:
             problems.append(f"no column for the {role} (one of {', '.join(USUAL_NAMES[role])})")
+    for pair in combinations(ROLES, 2):
+        one, other = (found[role] for role in pair)
+        if one and one == other:
+            problems.append(f"the column {one[0]!r} was named as the {' and as the '.join(pair)}")
+            for role in pair:
+                options[f"{role}_column"] = None
+                found[role] = usual_columns(role, names)
     at = {role: names.index(usual[0]) if usual else None for role, usual in found.items()}
     placed = _placed(at, reading)
     if problems or placed is None:

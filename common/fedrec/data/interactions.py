@@ -165,6 +165,12 @@ class Interactions(Tabular):
         user = chosen_column(names, "user", user_column)
         item = chosen_column(names, "item", item_column)
         when = chosen_column(names, "timestamp", timestamp_column, needed=False)
+        if user == item or when in (user, item):
+            raise DataError(
+                f"Two of user_column, item_column and timestamp_column are the same column, "
+                f"{user if when != item else item!r}.",
+                remedy="Name another column for each.",
+            )
         found = cls.from_arrays(
             frame[user].to_numpy(),
             frame[item].to_numpy(),

@@ -280,9 +280,16 @@ def _values(column: Any) -> list[Any]:
 
 
 def _values_shown(column: Any) -> list[str]:
-    """Return values as text, with dates in ISO 8601."""
-    values = _in_microseconds(column).to_pylist()
-    return ["" if value is None else str(value) for value in values]
+    """Return values as text, with dates in ISO 8601. Dates beyond Python's become empty."""
+    return list(map(_shown, _in_microseconds(column)))
+
+
+def _shown(scalar: Any) -> str:
+    try:
+        value = scalar.as_py()
+    except (OverflowError, ValueError):  # a date after the year 9999, as some databases write
+        return ""
+    return "" if value is None else str(value)
 
 
 def _in_microseconds(column: Any) -> Any:

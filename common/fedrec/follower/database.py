@@ -38,15 +38,15 @@ Table = Literal["run", "client"]
 """`run` has the fields of a `StoredState`. `client` has the records that outlive runs."""
 Records = Mapping[str, bytes]
 
-_ANEW = (
-    "start with a new state folder, which has no record of the run or of the privacy that users "
-    "have spent"
+ANEW = (
+    "start with a new state folder. It has no record of the privacy that users have spent, or of "
+    "earlier counts, whose difference from its own can be one user's data"
 )
-_DAMAGED = "Restore the state folder from a backup, or start again with an empty one."
+DAMAGED = f"Restore the state folder from a backup, or {ANEW}."
 _OLDER = (
     f"Nothing was changed or deleted. Restore the newest copy of the whole folder, as {STATE_FILE} "
-    "alone isn't enough. Or start with a new state folder, which has no record of the privacy "
-    "that users have spent. A client then also needs to be replaced (`fedrec keys replace`)."
+    f"alone isn't enough. Or {ANEW}. A client then also needs to be replaced (`fedrec keys "
+    "replace`)."
 )
 _UNWRITABLE = "Check the disk and that the folder is writable. Then start again."
 _OLDER_NAME = "fedrec client state "
@@ -87,7 +87,7 @@ class StateDatabase:
             check_older(file.readline(), name, former=FOLLOWER.former)
         header = _header(self._path)
         if header:
-            check_format(database_version(self._path), STATE_FORMAT, str(self._path), anew=_ANEW)
+            check_format(database_version(self._path), STATE_FORMAT, str(self._path), anew=ANEW)
 
     def convert(self) -> None:
         """Make the database from the files of a former format, if there are any.
@@ -183,7 +183,7 @@ class StateDatabase:
             message = f"{self._path} cannot be read: {error}."
             if error.sqlite_errorcode in _UNDOING:
                 raise DiskFull(message) from error
-            raise StorageError(message, remedy=_DAMAGED) from error
+            raise StorageError(message, remedy=DAMAGED) from error
         for name, value, digest in found:
             if not isinstance(value, bytes) or sha256(value).digest() != digest:
                 raise damaged(self._path, name)
@@ -249,7 +249,7 @@ def image_of(tables: Mapping[Table, Records]) -> bytes:
 def damaged(path: Path, name: str) -> StorageError:
     """Return the error for a record whose content or name doesn't match its digest."""
     return StorageError(
-        f"{path} is damaged: the record {name!r} doesn't match its digest.", remedy=_DAMAGED
+        f"{path} is damaged: the record {name!r} doesn't match its digest.", remedy=DAMAGED
     )
 
 
@@ -272,7 +272,7 @@ def check_older(first_line: bytes, name: str, *, former: tuple[int, ...] = ()) -
     """
     number = _older_number(first_line)
     if number is not None and number not in former:
-        check_format(number, STATE_FORMAT, name, anew=_ANEW)
+        check_format(number, STATE_FORMAT, name, anew=ANEW)
 
 
 def _older_number(first_line: bytes) -> int | None:

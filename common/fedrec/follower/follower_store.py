@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, cast
 
 from fedrec.errors import StorageError
-from fedrec.follower.database import STATE_FILE, StateDatabase, damaged
+from fedrec.follower.database import ANEW, STATE_FILE, StateDatabase, damaged
 from fedrec.follower.stored_state import (
     Content,
     FileRef,
@@ -248,6 +248,6 @@ def _lost(folder: Path, files: list[str]) -> StorageError:
     return StorageError(
         f"{folder / STATE_FILE} is missing or records no run, but {len(files)} files of one exist, "
         f"such as {files[0]}.",
-        remedy="Nothing was changed or deleted. Restore the whole folder from a backup. Or start "
-        "with a new state folder, which has no record of the privacy that users have spent.",
+        remedy="Nothing was changed or deleted. Restore the whole folder from a backup. Or "
+        f"{ANEW}.",
     )

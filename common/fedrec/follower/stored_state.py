@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedrec.data import UserSplit
 from fedrec.durable import begin_writing_back, make_private, replacing, unwritten
 from fedrec.errors import CoordinatorWentBack, PlanMismatch, StorageError
-from fedrec.follower.database import Records
+from fedrec.follower.database import ANEW, DAMAGED, Records
 from fedrec.ids import RoundId, digest
 from fedrec.wire.messages import RevealStatement
 
@@ -28,7 +28,6 @@ Content = bytes | Iterable[bytes]
 
 _PART_BYTES = 1 << 20
 
-_DAMAGED = "Restore the state folder from a backup, or start again with an empty one."
 _UNWRITABLE = "Check that the folder is writable. Then start again."
 
 
@@ -94,7 +93,7 @@ def read_checked(folder: Path, ref: FileRef) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error}.", remedy=_DAMAGED) from error
+        raise StorageError(f"{path} cannot be read: {error}.", remedy=DAMAGED) from error
     _check_content(path, ref, len(data), hashlib.sha256(data).hexdigest())
     return data
 
@@ -111,7 +110,7 @@ def checked_path(folder: Path, ref: FileRef) -> Path:
             found = hashlib.file_digest(file, "sha256").hexdigest()
             length = file.tell()
     except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error}.", remedy=_DAMAGED) from error
+        raise StorageError(f"{path} cannot be read: {error}.", remedy=DAMAGED) from error
     _check_content(path, ref, length, found)
     return path
 
@@ -121,7 +120,7 @@ def _check_content(path: Path, ref: FileRef, length: int, found: str) -> None:
         raise StorageError(
             f"{path} is damaged: it has {length} bytes with SHA-256 {found}, but {ref.length} "
             f"bytes with {ref.sha256} were expected.",
-            remedy=_DAMAGED,
+            remedy=DAMAGED,
         )
 
 
@@ -272,7 +271,7 @@ class StoredState(Record):
             first = error.errors()[0]
             raise StorageError(
                 f"{name} isn't a valid state: {first['loc']}: {first['msg']}.",
-                remedy="Restore the state folder from a backup, or start again with an empty one.",
+                remedy=DAMAGED,
             ) from None
 
 
@@ -291,7 +290,8 @@ def _check_leaving(
     if pin.run in stored.left_runs:
         raise PlanMismatch(
             f"{folder} took part in run {pin.run} before and left it.",
-            remedy="Start with a new state folder, or connect to the coordinator of the new run.",
+            remedy="Connect to the coordinator of the new run, or ask its operator for another "
+            f"one. Or {ANEW}.",
         )
     if epoch < stored.epoch:
         raise PlanMismatch(

@@ -138,7 +138,7 @@ class Roster:
         return tuple(one for one in self.members if one.client_id not in placed)
 
     def why_unplaced(self, joining: int = 0) -> str:
-        """Return why some members are in no sum yet, as text, or empty if all are.
+        """Return why some members are in no sum yet and what to do, or empty if all are.
 
         Args:
             joining: newcomers that are about to be added.
@@ -151,7 +151,8 @@ class Roster:
             return ""
         return (
             f"newcomers are summed with at least {size - 1} others that joined since the last cell "
-            f"was made: {lacking} more {'has' if lacking == 1 else 'have'} to join"
+            f"was made: {lacking} more {'has' if lacking == 1 else 'have'} to join. To invite one, "
+            "run `fedrec provision --add NAME` on the key authority's machine"
         )
 
     @property

@@ -56,18 +56,19 @@ def list_members(into: KeysFolder = AUTHORITY_FOLDER) -> Result:
         )
         for state, client_id, label, cell, presence, when in rows
     ]
+    is_changed = membership.is_changed or folder.is_interrupted
     rotate = "Members have changed. Run `fedrec keys rotate` to make an epoch with them."
     return Result(
         content={
             "epoch": membership.last_epoch,
-            "is_changed": membership.is_changed,
+            "is_changed": is_changed,
             "cell_size": partition.cell_size,
             "paused": sorted(paused),
             "clients": [dict(zip(names, row, strict=True)) for row in rows],
         },
         text=(
             TextTable(rows=shown, title=f"after epoch {membership.last_epoch}"),
-            *((rotate,) if membership.is_changed else ()),
+            *((rotate,) if is_changed else ()),
         ),
     )
 

@@ -139,6 +139,12 @@ class AuthorityFolder:
         return KeyEpoch.load(self.epoch_path) if self.epoch_path.exists() else None
 
     @property
+    def is_interrupted(self) -> bool:
+        """Whether a change was killed after it recorded its members and before their epoch."""
+        newest = self.newest
+        return newest is not None and newest.roster.epoch < self.membership.last_epoch
+
+    @property
     def last_roster(self) -> Roster | None:
         """The roster of the last epoch of this folder, or None before the first.
 

@@ -244,8 +244,7 @@ class FolderChanges(AuthorityFolder):
         """Make an epoch of some members, with a new group key and protection secret.
 
         The members are recorded once their epoch is made, and before it is published. After an
-        interruption, the next call makes the epoch with the same number, which was never published,
-        or with the next one.
+        interruption in between (`is_interrupted`), the next call makes the next epoch.
 
         Args:
             membership: the changed record of members, or None for the present one.
@@ -277,14 +276,12 @@ class FolderChanges(AuthorityFolder):
         rosters = self.private / ROSTERS_FOLDER
         write_new_public(rosters / f"{made.roster.epoch:08d}.json", made.roster.to_json())
         # Before the epoch is published: a member that it removes must not be in the next one.
-        membership = replace(membership, last_epoch=made.roster.epoch, is_changed=True)
-        self.keep(membership)
+        self.keep(replace(membership, last_epoch=made.roster.epoch, is_changed=False))
         write_authority_key(
             self.public_key_path, authority.public_key, authority.issuer.certificate
         )
-        made.save(self.epoch_path)
         self._write_certificates(made)
-        self.keep(replace(membership, is_changed=False))
+        made.save(self.epoch_path)
         return made
 
     def serve_at(self, hosts: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ from fedrec.durable import DiskFull
 from fedrec.errors import FolderInUse, KeysError
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials, Issuer
+from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
@@ -275,6 +276,29 @@ def test_a_change_without_its_epoch_is_no_change(folder, people, monkeypatch, ch
     assert folder.membership == before
 
 
+@pytest.mark.parametrize("killed_at", ["save", "_write_certificates"])
+def test_an_authority_killed_before_its_epoch_was_published_makes_the_next(
+    folder, people, monkeypatch, killed_at
+):
+    class Killed(BaseException):
+        """Stands in for SIGKILL."""
+
+    def kill(*values):
+        raise Killed
+
+    owner = KeyEpoch if killed_at == "save" else FolderChanges
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(owner, killed_at, kill)
+        removal(folder, people[0])()
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    assert delivery.look() and delivery.look()
+    names = ["coordinator found", "epoch delivered", "epoch began"]
+    assert [event.name for event in events] == names and link.installed == [3]
+    assert ids(folder.newest) == {person.client_id for person in people[1:3]}
+    assert is_one_chain(folder, 3)
+
+
 def test_who_was_removed_after_a_backup_is_not_admitted_again(
     folder, people, tmp_path, monkeypatch
 ):
@@ -349,7 +373,7 @@ def test_an_admitted_newcomer_that_waits_for_others_is_told_of(tmp_path):
     delivery.look()
     (seen,) = [event for event in events if event.name == "awaiting"]
     assert seen.label == "late" and seen.detail.startswith("in no sum yet: newcomers are summed")
-    assert seen.detail.endswith("2 more have to join")
+    assert "2 more have to join. To invite one, run `fedrec provision --add NAME`" in seen.detail
 
 
 @pytest.mark.slow

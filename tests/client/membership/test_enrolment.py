@@ -226,8 +226,9 @@ def test_another_run_needs_another_folder_or_a_word(world):
         world.app().run()
     assert world.app().run(new_run=True).version == 0
     world.run = "run-1"
-    with pytest.raises(PlanMismatch, match="left it"):
+    with pytest.raises(PlanMismatch, match="left it") as refused:
         world.app().run(new_run=True)
+    assert "earlier counts, whose difference" in refused.value.remedy
 
 
 def test_a_new_run_is_agreed_to_once(world):

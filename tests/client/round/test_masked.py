@@ -304,7 +304,7 @@ def test_a_newcomer_is_told_that_it_waits_for_others(tmp_path):
     world.app().run()
     (seen,) = [event for event in world.events if event.name == "unplaced"]
     assert seen.detail.startswith("a member, but in no sum yet: newcomers are summed with")
-    assert seen.detail.endswith("2 more have to join")
+    assert "2 more have to join. " in seen.detail
 
 
 def test_a_pause_written_over_the_signed_word(tmp_path):

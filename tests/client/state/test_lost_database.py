@@ -54,7 +54,7 @@ def test_files_without_the_database_that_names_them_are_kept(store, left, read_o
         PrivateStore(store.folder, read_only=read_only)
     assert "3 files" in refused.value.message and "private-" in refused.value.message
     assert "Nothing was changed or deleted" in refused.value.remedy
-    assert "backup" in refused.value.remedy and "new state folder" in refused.value.remedy
+    assert "backup" in refused.value.remedy and "earlier counts" in refused.value.remedy
     assert contents(store.folder) == before
 
 

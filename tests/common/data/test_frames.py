@@ -97,6 +97,8 @@ def test_times_may_be_dates(made):
         ({"who": ["u"], "item": ["a"]}, {}, "no column for the user.*user_column"),
         ({"user": ["u"], "uid": ["u"], "item": ["a"]}, {}, "several columns .* the user"),
         ({"user": ["u"], "item": ["a"]}, {"item_column": "what"}, "no column 'what' for the item"),
+        ({"user": ["u"], "item": ["a"]}, {"item_column": "user"}, "the same column, 'user'"),
+        ({"user": ["u"], "item": ["a"]}, {"timestamp_column": "item"}, "the same column, 'item'"),
         ({"user": [1.5], "item": ["a"]}, {}, "values of type float, expected strings or integers"),
         ({"user": ["u", "v"], "item": ["a", None]}, {}, r"item_ids .* Row 1, .*dropna"),
         ({"user": ["u"], "item": ["a"], "time": ["noon"]}, {}, "times are of type str"),

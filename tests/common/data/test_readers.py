@@ -100,6 +100,9 @@ def test_the_columns_of_inter_can_be_named(tmp_path):
         ("user,b", {"item_column": "c"}, "no column 'c' for the item"),
         ("user,item", {"timestamp_column": "t"}, "no column 't' for the time"),
         ("user,user,item", {}, "the column 'user' twice"),
+        ("a,b", {"user_column": "a", "item_column": "a"}, "'a' was named as the user and as the i"),
+        ("user,item", {"item_column": "user"}, "'user' was named as the user and as the item"),
+        ("user,item,a", {"rating_column": "a", "timestamp_column": "a"}, "rating and as the time"),
     ],
 )
 def test_missing_columns_are_named(tmp_path, header, names, message):
@@ -245,6 +248,19 @@ def test_parquet_ratings_of_any_type_are_ignored_without_a_minimum(tmp_path):
     assert len(read_interactions(path)[0]) == 2
     with pytest.raises(DataError, match="'rating' has the type decimal"):
         read_interactions(path, Reading(minimum_rating=4))
+
+
+def test_parquet_dates_beyond_python_leave_their_column_unread_or_in_order(tmp_path):
+    """Databases write infinity as the last microsecond that fits, in the year 294247."""
+    last = 2**63 - 1
+    days = arrow.array([0, last, 5], arrow.timestamp("us"))
+    table = {"who": ["ann", "ann", "bob"], "item": ["x", "y", "x"], "until": days}
+    path = tmp_path / "toy.parquet"
+    parquet.write_table(arrow.table(table), path)
+    with pytest.raises(DataError, match="no column for the user"):
+        read_interactions(path)
+    reading = Reading(user_column="who", timestamp_column="until")
+    assert columns(read_interactions(path, reading)[0])[2] == [0, last, 5]
 
 
 def test_parquet_without_timestamps(tmp_path):
