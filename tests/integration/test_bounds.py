@@ -11,7 +11,7 @@ from filling_disk import Disk
 from world.bench import N_ITEMS, Bench, merged, plan_of
 from world.clock import poll
 from world.links import Passing
-from world.parties import AuthorityProcess, Client, check_against_one_process
+from world.parties import Client, check_against_one_process
 from world.plans import params
 
 from fedrec.data import Catalogue
@@ -65,16 +65,13 @@ def test_the_coordinator_refuses_what_it_can_read(found, spoiler, pair):
     assert not spoiler.rounds
 
 
-def test_the_authority_refuses_it(found, spoiler):
+def test_the_authority_refuses_it(found, revealing, spoiler):
     federation = begun(found, spoiler, protection="bfv", key_holder="authority")
-    bench = federation.bench
-    authority = AuthorityProcess(bench, federation.address)
-    log = AuthorityFolder(bench.workspace.folder / "keys").revealer.folder / STATE_FOLDER
-    try:
-        authority.wait_for("reveal refused")
-        check_against_one_process(federation)
-    finally:
-        authority.close()
+    events = revealing(federation)
+    keys = AuthorityFolder(federation.bench.workspace.folder / "keys")
+    log = keys.revealer.folder / STATE_FOLDER
+    check_against_one_process(federation)
+    assert "reveal refused" in {event.name for event in events}
     (line,) = (log / AUDIT_FILE).read_text().splitlines()
     text = json.loads(line)
     assert (text["event"], text["code"], text["round"]) == (

@@ -194,7 +194,8 @@ def test_a_client_that_missed_two_rotations_takes_a_snapshot(found):
     assert [round_.epoch for round_ in federation.published()][:3] == [1, 1, 2]
 
 
-@pytest.mark.parametrize("place", params("rows.committed", long=["file.rename", "epoch.ack"]))
+@pytest.mark.long
+@pytest.mark.parametrize("place", ["rows.committed", "file.rename", "epoch.ack"])
 def test_the_coordinator_killed_while_it_takes_an_epoch_in(tmp_path, place):
     bench = Bench.make(tmp_path, plan_of("bfv", 3), 4)
     folder = AuthorityFolder(bench.workspace.folder / "keys")

@@ -285,19 +285,6 @@ def test_a_guest_stops_and_a_core_member_stops(tmp_path, protection):
         assert list(kits.folder.rglob("audit.jsonl")) == [], "nothing had to be refused"
 
 
-@pytest.mark.slow
-@pytest.mark.long
-def test_who_is_killed_is_away_after_what_it_takes(tmp_path):
-    with commands() as start:
-        kits = Running(tmp_path, start, deadline_seconds=20.0)
-        with operator(kits) as link:
-            last = kits.until(5)
-            kits.running[GUEST].kill()
-            assert member(link.status(), GUEST).state in ("training", "waiting")
-            poll(lambda: member(link.status(), GUEST).state == "away", "it is away")
-            kits.until(4, after=last)
-
-
 def asked(kits):
     """Return how an operator's command is told who asks."""
     return "--operator", str(kits.path / "authority" / "operator.pem")
@@ -341,9 +328,11 @@ def test_a_guest_is_killed_and_comes_back_and_a_core_member_leaves_for_good(tmp_
     with commands() as start:
         kits = Running(tmp_path, start)
         last = kits.until(len(CLIENTS))
-        kits.running["e"].process.kill()
+        kits.running[GUEST].process.kill()
         last = kits.until(4, after=last)
-        kits.running["e"] = kits.client("e", "e again")
+        with operator(kits) as link:
+            poll(lambda: member(link.status(), GUEST).state == "away", "it is away")
+        kits.running[GUEST] = kits.client(GUEST, f"{GUEST} again")
         last = kits.until(len(CLIENTS), after=last)
         monkeypatch.setenv("FEDREC_CLIENT__COORDINATOR", kits.address)
         fedrec(tmp_path, "client", "leave", str(kits.path / "clients" / "d" / "client.toml"))

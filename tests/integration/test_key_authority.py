@@ -29,7 +29,7 @@ from fedrec_lab.audit.wire import audit_wire
 from fedrec_server.service.wire_recorder import WireRecorder
 
 
-@pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])
+@pytest.mark.parametrize("protection", params("bfv", "ckks", long=["paillier"]))
 def test_the_same_bits_as_one_process(found, revealing, tmp_path, protection):
     recorder = WireRecorder(tmp_path / "recording", max_bytes=1 << 30)
     federation = found(plan_of(protection, key_holder="authority"), recorder=recorder)

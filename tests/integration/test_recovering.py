@@ -376,6 +376,7 @@ def test_an_older_copy_of_the_authority_uses_no_key(found, revealing, tmp_path):
     check_every_client(federation)
 
 
+@pytest.mark.long
 def test_authority_and_coordinator_lost_together(found, revealing, tmp_path):
     """Both come back from the authority's backup, and go on from what members know since."""
     federation = found(plan_of("bfv", key_holder="authority"))
