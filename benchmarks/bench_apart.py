@@ -3,13 +3,15 @@
 `--system` chooses GPFedRec (the default), PerFedRec, CoFedRec or pFedGraph. Both sides have the
 model, samples, steps and server's rule of the system, with its default settings, all 943 users and
 4 negatives drawn for each positive. In the loop, too, similarities and mixtures are matrix
-products. Items of the loop have clusters in the first round, so that CoFedRec's contrast counts.
+products. Items have clusters in this first round, too, so that CoFedRec's contrast counts.
 
 Least arithmetic: GPFedRec trains as FedNCF. PerFedRec and CoFedRec take 6 d for each pair of user
 and item, for a score and two gradients, and CoFedRec 6 d for each pair of items in a minibatch.
 Each step of Adam in pFedGraph takes 12 for every value of a table. The server multiplies the tables
 of each pair of users once (GPFedRec, pFedGraph), and weighs all tables for each user once
 (GPFedRec) or twice (pFedGraph). Least traffic: 24 bytes for every value of the users' tables.
+
+Times are on the wall, and at the end also of the processor, for all that runs on one thread.
 
 `--released FOLDER` times the paper's code, too: its first round, with all tensors on the processor.
 Both import pandas and scikit-learn.
@@ -38,7 +40,7 @@ import numpy as np
 import torch
 from bench_fedncf import BATCH, DIM, RATE, SCALE, ClientModel, least, train_client
 from client_samples import batches, drawn_samples
-from per_client_loop import Cost, Loop, Work, compare, plan_of, tensors_of
+from per_client_loop import ITEM_CLUSTERS, Cost, Loop, Work, compare, plan_of, tensors_of
 from scipy.cluster.vq import kmeans2
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize, softplus
@@ -50,7 +52,7 @@ Start = dict[str, torch.Tensor]
 Train = Callable[[Start, np.ndarray, np.ndarray], tuple[torch.Tensor, torch.Tensor]]
 """Trains a client on its items and labels, and returns its table and vector."""
 
-USER_CLUSTERS, ITEM_CLUSTERS, ALIKE, SMOOTHING = 5, 30, 0.9, 0.8
+USER_CLUSTERS, ALIKE, SMOOTHING = 5, 0.9, 0.8
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,3 +83,10 @@ def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Pa
     start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
     assert fedrec(*start).code == 0
     return path
+
+
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave figures out of reports: drawing them takes longer than a small run."""
+    for module in ("reports.html", "tuning.report"):
+        monkeypatch.setattr(f"fedrec_lab.{module}.why_no_figures", lambda: "Without figures.")

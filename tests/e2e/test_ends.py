@@ -71,8 +71,8 @@ def settings(folder, *, algorithm="fedals", total=5000):
 @pytest.mark.parametrize(
     ("arguments", "number", "begun"),
     [
-        (SEEDS, signal.SIGHUP, "round 1/"),
-        pytest.param(SIMULATE, signal.SIGTERM, "round 50/", marks=pytest.mark.long),
+        (SIMULATE, signal.SIGTERM, "round 50/"),
+        pytest.param(SEEDS, signal.SIGHUP, "round 1/", marks=pytest.mark.long),
         pytest.param(SIMULATE, signal.SIGHUP, "round 50/", marks=pytest.mark.long),
         pytest.param(EVALUATE, signal.SIGTERM, "round ", marks=pytest.mark.long),
     ],
@@ -95,7 +95,7 @@ def test_a_signal_leaves_a_run_that_goes_on(start, tmp_path, arguments, number, 
         assert int(re.findall(r"round (\d+)/", resumed.output)[0]) > n_rounds
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tune_shows_what_it_tried_and_under_nohup_nothing_stops_it(start, tmp_path):
     tune = ("tune", "run.toml", "--try", "algorithm.regularisation=20,30,40,50")
     settings(tmp_path, total=300)
@@ -108,7 +108,7 @@ def test_tune_shows_what_it_tried_and_under_nohup_nothing_stops_it(start, tmp_pa
     assert "starting settings" in running.output and "--resume" in running.output
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["seeds and their workers", "parties"])
 def test_killed_it_leaves_no_child(start, tmp_path, kind):
     if kind == "parties":
@@ -138,7 +138,10 @@ def test_whatever_starts_a_process_has_it_end_with_its_parent():
     starting = set()
     for part in ("common", "server", "client", "lab"):
         for path in (ROOT / part).rglob("*.py"):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            if not re.search(r"^ *(?:from|import) (?:subprocess|multiprocessing|os)\b", text, re.M):
+                continue
+            tree = ast.parse(text)
             calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
             named = {
                 call.attr
@@ -160,6 +163,7 @@ PAGE_SECONDS = 5.0
 SILENCE = "import fedrec_server.app as app; app.SILENCE_SECONDS = {seconds}"
 ENDINGS = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGHUP: 130}
 NUMBERS = tuple(ENDINGS)
+STOPS = 10
 
 
 class Parties:
@@ -255,18 +259,16 @@ def parties(tmp_path):
         made.close()
 
 
-@pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("stops", [1, 10])
-def test_stops_in_the_middle_of_rounds_and_while_clients_wait(parties, stops):
-    for n in range(stops):
+def test_stops_in_the_middle_of_rounds_and_while_clients_wait(parties):
+    for n in range(STOPS):
         parties.until_rounds(2)
         # Wherever the next round is by then.
         time.sleep(0.05 * n)
         parties.stop(NUMBERS[n % 3])
     parties.until_rounds(1)
     parties.stop_client("c")
-    for n in range(stops):
+    for n in range(STOPS):
         parties.until_waiting("c")
         parties.stop(NUMBERS[n % 3 - 1])
     parties.start_client("c")

@@ -92,40 +92,13 @@ def test_eight_clients_of_one_user_each(found, tmp_path):
     assert any("Indices in the clear: 30 of every update" in line for line in report.sentences())
 
 
+@pytest.mark.long
 def test_the_papers_preset_publishes_the_same_bits(found):
     """phe's own path: slow, so that few values are kept and one round trains."""
     plan = clear_plan("paillier/paper", ratio=0.02, total=1, minimum_clients=4)
     federation = found(plan, 4, bench=Alone)
     federation.start_all()
     check_model(federation, ratio=0.02, total=1)
-
-
-def test_sums_of_more_than_a_party_would_add_up(found):
-    plan = clear_plan(recompute_limit=3, clients_per_round=4, minimum_clients=4, total=1)
-    federation = found(plan, 4, bench=Alone)
-    federation.start_all()
-    check_model(federation, total=1)
-
-
-@pytest.mark.long
-def test_as_many_values_as_the_paper_keeps(found):
-    """k = 841, a 64th of MovieLens 100K's table, here of 60 rows."""
-    plan = clear_plan(minimum_clients=3, total=1)
-    wide = plan.model_copy(update={"algorithm": plan.algorithm.model_copy(update={"dim": 32})})
-    ratio = 841 / (N_ITEMS * 32)
-    wide = wide.model_copy(update={"update": wide.update.model_copy(update={"ratio": ratio})})
-    federation = found(wide, 3, bench=Alone)
-    opening = price(federation.bench.plan, n_items=N_ITEMS, n_clients=3).parts["opening"].facts
-    assert opening["entries"] == 841
-    federation.start_all()
-    for client in federation.clients:
-        assert client.result().reason == "all rounds are published"
-    bench = federation.bench
-    rounds = accepted(bench, federation.published())
-    hidden = {"protection": clear_plan("none", indices="hidden").protection}
-    hidden["update"] = wide.update.model_copy(update={"indices": "hidden"})
-    wanted = compute(wide.model_copy(update=hidden), bench.users(), rounds)
-    assert {bench.model(number) for number in range(3)} == {wanted.model}
 
 
 def test_a_client_of_several_users_is_refused_by_name(found):

@@ -133,7 +133,7 @@ def coordinators_folder(federation):
     return Path(federation.bench.coordinator_settings().coordinator.state)
 
 
-@pytest.mark.parametrize("last", [3, 4])
+@pytest.mark.parametrize("last", params(3, long=[4]))
 def test_coordinator_folder_back(found, revealing, last):
     """Members wait for a coordinator that was set back, and show it what it forgot.
 

@@ -10,7 +10,6 @@ held by one user of one cell and four of another.
 """
 
 import shutil
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,6 @@ from world.bench import data, invite, never_met, plan_of
 from world.clock import poll
 from world.federation import keep, rotate
 from world.links import Gate
-from world.parties import AuthorityProcess
 from world.plans import params
 
 from fedrec.data import Interactions
@@ -166,7 +164,6 @@ def attack(monkeypatch):
     return Attack(monkeypatch)
 
 
-guarded = pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "unguarded"])
 or_long = pytest.mark.parametrize(
     "is_guarded", [True, pytest.param(False, marks=pytest.mark.long)], ids=["guarded", "unguarded"]
 )
@@ -190,19 +187,15 @@ def ended(federation):
         assert client.result().reason == "all rounds are published"
 
 
-@guarded
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "unguarded"])
 def test_a_raised_first_count(found, revealing, attack, monkeypatch, is_guarded):
     """Five clients each have a user who alone holds an item."""
     federation = found(plan(), 6, prepare=lambda bench: attack.plant(bench, [0]))
-    with ExitStack() as open_:
-        if is_guarded:
-            process = AuthorityProcess(federation.bench, federation.address)
-            open_.callback(process.close)
-        else:
-            without_the_rule(monkeypatch)
-            revealing(federation)
-        federation.start_all()
-        ended(federation)
+    if not is_guarded:
+        without_the_rule(monkeypatch)
+    revealing(federation)
+    federation.start_all()
+    ended(federation)
     assert attack.rebuilt(federation) == (0 if is_guarded else 5)
     (counts,) = attack.counts
     assert (counts[:COMMON] >= LEAST).all() and counts[max(HELD_OUT) + 1 :].any() != is_guarded
@@ -235,7 +228,7 @@ def away_after_the_count(federation, stay, away):
     return list(gates.values())
 
 
-@guarded
+@or_long
 @pytest.mark.parametrize("lies_first", params(True, long=[False]), ids=["absent cell", "recount"])
 def test_a_raised_count_while_a_cell_is_away(
     found, revealing, attack, monkeypatch, lies_first, is_guarded
@@ -275,7 +268,7 @@ def test_a_raised_count_while_a_cell_is_away(
     assert attack.rebuilt(federation) == (not is_guarded) * (6 if lies_first else 1)
 
 
-@guarded
+@or_long
 def test_a_count_over_one_cell(found, revealing, attack, monkeypatch, is_guarded):
     """The coordinator, too, is changed: it has the liar's cell, where two others are, alone."""
     parts: list[frozenset[int]] = []
@@ -306,7 +299,7 @@ def test_a_count_over_one_cell(found, revealing, attack, monkeypatch, is_guarded
     assert attack.rebuilt(federation) == (0 if is_guarded else 2)
 
 
-@guarded
+@or_long
 def test_a_guest_in_the_liars_place(found, revealing, attack, monkeypatch, is_guarded):
     """A guest's users are in the total; no cell's holders are among them."""
 

@@ -13,55 +13,44 @@ from fedrec.plan.combinations import COMBINATIONS
 from fedrec.plan.schema import Plan
 
 ALWAYS = [
-    ("none", 3, "fedmf"),
     ("none", 7, "fedmf"),
     ("bfv", 3, "fedmf"),
-    ("bfv", 7, "fedmf"),
     ("ckks", 3, "fedmf"),
     ("paillier", 3, "fedmf"),
-    ("masks", 3, "fedmf"),
     ("masks", 5, "fedmf"),
-    ("masks", 12, "fedmf"),
-    ("none", 7, "fedals"),
     ("masks", 3, "fedals"),
-    ("bfv", 3, "fedals"),
     ("none", 7, "pfedrec"),
-    ("bfv", 3, "pfedrec"),
-    ("none", 7, "fedncf"),
     ("bfv", 3, "fedncf"),
     ("none", 7, "fedrecgel"),
-    ("bfv", 3, "fedrecgel"),
-    ("ckks", 3, "fedrecgel"),
-    ("masks", 3, "fedrecgel"),
-    ("none", 7, "ease"),
     ("bfv", 3, "ease"),
-    ("ckks", 3, "ease"),
     ("none", 7, "plgc"),
-    ("bfv", 3, "plgc"),
-    ("masks", 3, "plgc"),
-    ("none", 7, "fedrap"),
-    ("bfv", 3, "fedrap"),
-    ("ckks", 3, "fedrap"),
     ("masks", 3, "fedrap"),
-    ("none", 7, "pfedclr"),
     ("bfv", 3, "pfedclr"),
-    ("none", 7, "sketch"),
-    ("bfv", 3, "sketch"),
     ("masks", 3, "sketch"),
 ]
+"""Every protection once, and every algorithm under one of them.
+
+That each algorithm's sums come out of every protection is in test_every_combination.py.
+"""
 OTHERS = [
-    pytest.param(protection, 3, row.algorithm, marks=pytest.mark.long)
-    for row in COMBINATIONS
-    # Where a server makes a model for each user, a client is one user: see test_own_models.py.
-    if row.protections != ("none",)
-    for protection in row.protections
-    if protection not in {always[0] for always in ALWAYS if always[2] == row.algorithm}
+    ("bfv", 7, "fedmf"),
+    ("masks", 12, "fedmf"),
+    *(
+        (protection, 7 if protection == "none" else 3, row.algorithm)
+        for row in COMBINATIONS
+        # Where a server makes a model for each user, a client is one user: test_own_models.py.
+        if row.protections != ("none",)
+        for protection in row.protections
+        if protection not in {always[0] for always in ALWAYS if always[2] == row.algorithm}
+    ),
 ]
-"""Every protection of every algorithm that is not among the former."""
 
 
-@pytest.mark.parametrize(("protection", "n_clients", "algorithm"), [*ALWAYS, *OTHERS])
-def test_equal_to_one_process(found, protection, n_clients, algorithm):
+@pytest.mark.parametrize(
+    "case", params(*ALWAYS, long=OTHERS), ids=lambda case: "-".join(map(str, case))
+)
+def test_equal_to_one_process(found, case):
+    protection, n_clients, algorithm = case
     turns = InTurn(lambda round_id: np.random.default_rng([round_id]).permutation(n_clients))
     federation = found(plan_of(protection, n_clients, algorithm), n_clients)
     for number in range(n_clients):
@@ -79,7 +68,9 @@ def test_equal_to_one_process(found, protection, n_clients, algorithm):
     assert first != second
 
 
-@pytest.mark.parametrize("algorithm", APART)
+@pytest.mark.parametrize(
+    "algorithm", params("cofedrec", long=[name for name in APART if name != "cofedrec"])
+)
 def test_a_model_for_each_client_is_that_of_one_process(found, algorithm):
     federation = found(apart_plan(algorithm), N_ALONE, bench=Alone)
     federation.start_all()
@@ -101,26 +92,28 @@ def check_private(bench, algorithm):
         assert all(np.array_equal(found[name], wanted[name][rows]) for name in wanted)
 
 
+CLIENT = {"compress": "client"}
+
+
 @pytest.mark.parametrize(
-    ("protection", "update"),
-    [
-        pytest.param(
-            "paillier",
-            {"structure": "topk", "ratio": 0.25, "compress": "client"},
-            marks=pytest.mark.long,
-        ),
-        ("bfv", {"structure": "scolr", "rank": 4}),
+    "case",
+    params(
         ("bfv", {"structure": "scolr", "rank": 4, "normaliser": "entry"}),
-        ("ckks", {"structure": "scolr", "rank": 2}),
-        ("bfv", {"structure": "svd", "rank": 2}),
-        ("bfv", {"structure": "svd", "rank": 2, "compress": "client"}),
-        ("bfv", {"structure": "topk", "ratio": 0.25}),
+        ("bfv", {"structure": "svd", "rank": 2, **CLIENT}),
         ("paillier/packed-2048", {"structure": "topk", "ratio": 0.25}),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
+        long=[
+            ("paillier", {"structure": "topk", "ratio": 0.25, **CLIENT}),
+            ("bfv", {"structure": "scolr", "rank": 4}),
+            ("ckks", {"structure": "scolr", "rank": 2}),
+            ("bfv", {"structure": "svd", "rank": 2}),
+            ("bfv", {"structure": "topk", "ratio": 0.25}),
+        ],
+    ),
+    ids=lambda case: "-".join(map(str, [case[0], *case[1].values()])),
 )
-def test_every_update_structure_under_encryption(found, protection, update):
+def test_every_update_structure_under_encryption(found, case):
     """Key holders recompress what clients compressed, as one process with the same clients does."""
+    protection, update = case
     plan = plan_of(protection).model_dump()
     federation = found(Plan.model_validate({**plan, "update": update}))
     federation.start_all()
@@ -128,10 +121,10 @@ def test_every_update_structure_under_encryption(found, protection, update):
 
 
 @pytest.mark.parametrize(
-    ("protection", "algorithm", "settings"),
-    [("bfv", "fedrap", {"tables": "shared"}), ("none", "pfedrec", {})],
+    "case", params(("bfv", "fedrap", {"tables": "shared"}), long=[("none", "pfedrec", {})])
 )
-def test_low_rank_rows_of_other_algorithms(found, protection, algorithm, settings):
+def test_low_rank_rows_of_other_algorithms(found, case):
+    protection, algorithm, settings = case
     plan = plan_of(protection, algorithm=algorithm).model_dump()
     update = {**plan["update"], "structure": "colr", "rank": 2}
     own = {**plan["algorithm"], **settings}

@@ -93,6 +93,7 @@ def test_the_others_publish_the_same_bits_without_its_cell(found, revealing, spo
             assert len(seen) == 1 and "fedrec keys roster resume 2" in seen[0]
 
 
+@pytest.mark.long
 def test_three_cells_go_on_without_one_where_rare_items_are_not_trained(found, revealing, spoiler):
     """Two cells are left: more than the one that may be corrupt."""
     federation, good = begun(found, spoiler, n_clients=9, least=2)
@@ -116,6 +117,7 @@ def test_of_two_cells_none_can_be_spared_where_rare_items_are_not_trained(
     assert not [entry for entry in federation.journal() if entry.kind == "cells paused"]
 
 
+@pytest.mark.long
 def test_a_pause_outlives_restarts_and_ends_by_a_roster(found, spoiler):
     """Coordinator and authority are killed in the fourth round; then the cell is taken in again."""
     federation, good = begun(found, spoiler, total=4)

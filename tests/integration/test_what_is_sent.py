@@ -169,7 +169,7 @@ def with_least(plan, least):
     return plan.model_copy(update={"federation": federation})
 
 
-@pytest.mark.parametrize("protection", params("bfv", "masks", long=["none"]))
+@pytest.mark.parametrize("protection", params("bfv", long=["masks", "none"]))
 def test_updates_have_two_lengths_which_the_journal_explains(found, protection):
     federation = found(plan_of(protection))
     for client in federation.start_all():

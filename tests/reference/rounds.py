@@ -412,7 +412,7 @@ def plgc_apart(learner, users, shared, private, round_id, number, near):
         else:
             v, scores = plain_plgc.clustered_visit(
                 v, table, got, epochs, rates=rates, rule=rule,
-                released=inner.convolution == "released",
+                released=inner.convolution == "from_first",
             )  # fmt: skip
         found = {name: v[short] for name, short in kept.items()} | {OWN: v["C"]}
         found |= {"personal_scores": scores, "begun": torch.tensor(1.0)}
@@ -478,7 +478,7 @@ def perfedrec(learner, users, shared, private, round_id, number, near):
         learner, users, private, round_id,
         lambda v, batches: plain_perfedrec.visit(
             v["user_embedding"], v[OWN], batches, rate=own.learning_rate,
-            released=own.convolution == "released",
+            released=own.convolution == "from_first",
         ),
     ):  # fmt: skip
         after["user_embedding"][index], after[OWN][index] = p.numpy(), mine.numpy()

@@ -1,5 +1,5 @@
 """The scenarios by which security is judged, one file each, over what the integration tests use."""
 
-from integration.conftest import found, loop, quiet
+from integration.conftest import found, loop, quiet, revealing
 
-__all__ = ["found", "loop", "quiet"]
+__all__ = ["found", "loop", "quiet", "revealing"]

@@ -45,10 +45,11 @@ def fast_folder(tmp_path):
 @pytest.mark.parametrize(
     "kind",
     params(
-        "plain", "noisy-veiled", "revealed", "concurrent",
-        long=["veiled", "noisy", "noisy-revealed"],
+        "plain",
+        "revealed",
+        long=["concurrent", "veiled", "noisy", "noisy-veiled", "noisy-revealed"],
     ),
-)  # fmt: skip
+)
 def test_scenario_04_killed_at_every_failpoint(fast_folder, kind):
     ended = subprocess.run(
         [sys.executable, "-m", "world.crash", str(fast_folder), kind],

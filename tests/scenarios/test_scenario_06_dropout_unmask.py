@@ -5,7 +5,7 @@ and a fifth of dropped clients needs. Up to there the sum of the survivors comes
 Twenty before and twenty after are two fifths together, for which these parameters do not stand: of
 42 neighbours 25 remain on average, and somewhere fewer than 21. A plan that says two fifths gets 60
 neighbours, and its sum comes out.
-With sixty gone the round ends, no client gives a share, and the next round works.
+With sixty gone the round ends, and no client gives a share.
 """
 
 import contextlib
@@ -79,5 +79,3 @@ def test_scenario_06_three_fifths_end_the_round_and_unmask_nothing(people):
     assert len(giving) < 20
     holders = cohort.participants[here[0]]._state.holders
     assert len(giving.intersection(holders)) < 21
-    again = Cohort.of(100, FIFTHS, people=people, minimum=10, round_id=2)
-    np.testing.assert_array_equal(again.run(), again.total())

@@ -20,7 +20,6 @@ from world.bench import (
     plan_of,
 )
 from world.links import POISONED_ROUND, Poisoner
-from world.parties import AuthorityProcess
 from world.plans import params
 
 from fedrec.errors import MalformedUpdate, RevealRefused
@@ -153,17 +152,14 @@ def begin(federation):
 
 
 @pytest.mark.parametrize("protection", params("bfv", PAILLIER, long=["ckks"]))
-def test_scenario_10_ciphertexts_of_a_foreign_key_are_never_revealed(found, protection):
+def test_scenario_10_ciphertexts_of_a_foreign_key_are_never_revealed(found, revealing, protection):
     """The key authority refuses the sum with its reason, and the next round is published."""
     federation = found(plan_of(protection, key_holder="authority"))
     bench = federation.bench
     begin(federation)
-    authority = AuthorityProcess(bench, federation.address)
-    try:
-        for client in federation.clients:
-            assert client.result().reason == "all rounds are published"
-    finally:
-        authority.close()
+    revealing(federation)
+    for client in federation.clients:
+        assert client.result().reason == "all rounds are published"
     given_up = [event.round for event in federation.journal() if event.kind == "round abandoned"]
     assert given_up == [POISONED_ROUND]
     folder = AuthorityFolder(bench.workspace.folder / "keys").revealer.folder / STATE_FOLDER

@@ -31,7 +31,6 @@ from fedrec.algorithms.declarations import (
     UploadNoise,
 )
 from fedrec.errors import SettingsError
-from fedrec.exact_linalg import product
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.random_streams import Purpose, stream_key, user_stream
 
@@ -41,9 +40,6 @@ if TYPE_CHECKING:
     from fedrec.algorithms.cohort import Chunk
     from fedrec.algorithms.individual import Personal, UserUpdates
     from fedrec.algorithms.sent import Sent
-
-
-_SCORED_USERS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +109,6 @@ class Algorithm(ABC):
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         self.settings = settings
         self.shapes = shapes
-        self.n_items = shapes.n_items
 
     @cached_property
     def derived(self) -> Derived:
@@ -168,26 +163,6 @@ class Algorithm(ABC):
     def upload_noise(self) -> UploadNoise | None:
         """Noise that a paper puts on every user's upload, or None."""
         return None
-
-    def first_scores(self, private: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
-        """Return the first values of `kept_scores`: by default <p, q_i> + c with the first table.
-
-        Args:
-            private: the users' initial tensors. If all users begin with the same values, there is
-                one row for all.
-        """
-        table = self.derived.initial_shared().tensors["item_embedding"]
-        vectors = private["user_embedding"]
-        if all(entry.same_for_all_users for entry in self.parameters if entry.scope == "own"):
-            vectors = vectors[:1]
-        found = np.empty((len(vectors), self.n_items), dtype=np.float32)
-        for begin in range(0, len(vectors), _SCORED_USERS):
-            part = slice(begin, begin + _SCORED_USERS)
-            scores = product(vectors[part].astype(np.float64), table.T)
-            if "user_bias" in private:
-                scores += private["user_bias"][: len(vectors)][part, None]
-            found[part] = scores
-        return found
 
     def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the size of each user's work. Users of similar size are trained together."""
@@ -347,7 +322,7 @@ class Derived:
     def private_widths(self) -> dict[str, tuple[int, ...]]:
         """The shape of one user's row of every private table, by name."""
         return {
-            entry.name: entry.whole_shape(n_items=self._algorithm.n_items, n_users=1)[1:]
+            entry.name: entry.whole_shape(n_items=self._algorithm.shapes.n_items, n_users=1)[1:]
             for entry in self._algorithm.parameters
             if entry.private
         }
@@ -378,21 +353,24 @@ class Derived:
     def initial_shared(self) -> SharedState:
         """Return the first version of the shared model, drawn from the run's public seed."""
         tensors, entries = {}, [entry for entry in self._algorithm.parameters if not entry.private]
+        shapes = self._algorithm.shapes
         for counter, entry in enumerate(entries):
-            key = stream_key(self._algorithm.shapes.seed, Purpose.ITEM_EMBEDDING, 0, counter)
-            shape = entry.whole_shape(n_items=self._algorithm.n_items, n_users=0)
+            key = stream_key(shapes.seed, Purpose.ITEM_EMBEDDING, 0, counter)
+            shape = entry.whole_shape(n_items=shapes.n_items, n_users=0)
             if entry.published:
                 continue
             tensors[entry.name] = np.asarray(entry.initial.draw(np.asarray(key), shape))
         return SharedState(MappingProxyType(tensors))
 
     def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
-        """Return the private parameters of users that have never trained."""
+        """Return the private parameters of users that have never trained. Kept scores are 0."""
         tensors, entries = {}, [entry for entry in self._algorithm.parameters if entry.private]
         shared = self.initial_shared() if any(entry.begins_as for entry in entries) else None
         for counter, entry in enumerate(entries):
             key = stream_key(self._algorithm.shapes.seed, Purpose.USER_EMBEDDING, 0, counter)
-            shape = entry.whole_shape(n_items=self._algorithm.n_items, n_users=len(user_keys))
+            shape = entry.whole_shape(
+                n_items=self._algorithm.shapes.n_items, n_users=len(user_keys)
+            )
             if shared is not None and entry.begins_as:
                 begun = shared.tensors[entry.begins_as].astype(np.float32)
                 tensors[entry.name] = np.broadcast_to(begun, shape).copy()
@@ -402,8 +380,6 @@ class Derived:
             else:
                 drawn = entry.initial.draw(user_stream(key, user_keys), shape)
                 tensors[entry.name] = drawn.astype(np.float32)
-        if self._algorithm.kept_scores and len(user_keys):
-            tensors[self._algorithm.kept_scores][:] = self._algorithm.first_scores(tensors)
         return PrivateState(MappingProxyType(tensors))
 
     def start(
@@ -432,7 +408,7 @@ class Derived:
         return RoundStart(
             round=round_id,
             shared={name: move(values) for name, values in found.items()},
-            n_items=self._algorithm.n_items,
+            n_items=self._algorithm.shapes.n_items,
             active=torch.from_numpy(active).to(device),
             scalars={
                 entry.name: float(shared.trained if entry.published else shared.kept[entry.name])

@@ -208,12 +208,14 @@ def supervised_contrast(
     """
     from fedrec.tensor_products import user_product
 
-    rows, pairs = _unit(rows), _pairs(there)
-    cosines = user_product(rows, rows.mT) / temperature
+    rows, pairs = _unit(rows) * temperature**-0.5, _pairs(there)
+    cosines = user_product(rows, rows.mT)
     every = cosines.masked_fill(pairs == 0, _NEVER).logsumexp(2)
-    same = (labels[:, :, None] == labels[:, None]) & (labels >= 0)[:, :, None]
-    positive = pairs * same
-    terms = ((cosines - every[:, :, None]) * positive).sum(2) / (positive.sum(2) + 1e-6)
+    same = pairs * ((labels[:, :, None] == labels[:, None]) & (labels >= 0)[:, :, None])
+    n_same = same.sum(2)
+    # The sum of z_i z_p is z_i times the sum of z_p, which keeps one table of pairs less.
+    to_same = (rows * user_product(same, rows)).sum(2)
+    terms = (to_same - n_same * every) / (n_same + 1e-6)
     found = (terms * there).sum(1) / there.sum(1).clamp(min=1.0)
     return of_two(-temperature / 0.5 * found, there)
 

@@ -60,6 +60,7 @@ from fedrec.algorithms.declarations import (
     Uniform,
     Weight,
 )
+from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.individual import Floats, Mixture, Personal, UserUpdates, clusters_of
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
     import torch
 
 
-_OWN, _LABELS = "own_item_embedding", "item_cluster"
+OWN, LABELS = "own_item_embedding", "item_cluster"
 _NO_CLUSTER = -1.0
 
 
@@ -118,7 +119,7 @@ class CoFedRec(TrainedAlgorithm):
 
     settings_type: ClassVar[type[AlgorithmSettings]] = CoFedRecSettings
     about: ClassVar[About] = ABOUT["cofedrec"]
-    inner_product: ClassVar[bool] = True
+    folding_pull = FOLDING_PULL
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -129,7 +130,7 @@ class CoFedRec(TrainedAlgorithm):
         dim = self.settings.dim
         head = Uniform(1.0 / math.sqrt(dim))
         own = Parameter(
-            _OWN,
+            OWN,
             "own_rows",
             (dim,),
             Constant(),
@@ -139,7 +140,7 @@ class CoFedRec(TrainedAlgorithm):
         )
         return (
             Parameter("item_embedding", "rows", (dim,), Normal()),
-            Parameter(_LABELS, "rows", (), Constant(_NO_CLUSTER), computed=True),
+            Parameter(LABELS, "rows", (), Constant(_NO_CLUSTER), computed=True),
             own,
             Parameter("user_embedding", "own", (dim,), head, same_for_all_users=True),
             Parameter("user_bias", "own", (), head, same_for_all_users=True),
@@ -148,27 +149,33 @@ class CoFedRec(TrainedAlgorithm):
     @cached_property
     def scoring(self) -> tuple[str, ...]:
         """Clusters are not scored with."""
-        return ("item_embedding", _OWN, "user_embedding", "user_bias")
+        return ("item_embedding", OWN, "user_embedding", "user_bias")
+
+    @property
+    def item_rate(self) -> float:
+        """The step size of item rows, eta N lr_eta."""
+        settings = self.settings
+        return settings.learning_rate * self.shapes.n_items * settings.item_rate_scale
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
         """Return two steps for every minibatch: one for the head, then one for the rows."""
         settings = self.settings
         head = Sgd({"user_embedding": settings.learning_rate, "user_bias": settings.learning_rate})
-        rows = Sgd({_OWN: settings.learning_rate * self.n_items * settings.item_rate_scale})
+        rows = Sgd({OWN: self.item_rate})
         return (Phase(steps=((head,), (rows,)), epochs=settings.local_epochs),)
 
     def score(self, v: Values) -> torch.Tensor:
         """Return <w, q_i> + c with a user's own table, or with G without one."""
-        items = v.get(_OWN, v.item_embedding)
+        items = v.get(OWN, v.item_embedding)
         return dot(items, v.user_embedding) + v.user_bias[:, None]
 
     def joint(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return mu L_sup if a step moves the rows."""
-        settings, rows = self.settings, v[_OWN]
+        settings, rows = self.settings, v[OWN]
         if not (settings.weight and rows.requires_grad):
             return 0.0
         there = (batch.weight > 0).to(batch.weight.dtype)
-        found = supervised_contrast(rows, v[_LABELS], there, settings.temperature)
+        found = supervised_contrast(rows, v[LABELS], there, settings.temperature)
         return settings.weight * found
 
     def personalise(self, updates: UserUpdates) -> Personal:
@@ -190,13 +197,13 @@ class CoFedRec(TrainedAlgorithm):
         table_of[members] = 0
         return Personal(
             own={
-                _OWN: Mixture(
+                OWN: Mixture(
                     of="item_embedding",
                     weights=np.concatenate([merged, mean[: table_of.max()]]),
                     table_of=table_of,
                 )
             },
-            shared={_LABELS: labels.astype(np.float64)},
+            shared={LABELS: labels.astype(np.float64)},
         )
 
 

@@ -101,11 +101,11 @@ class EASE(ExactAlgorithm):
         self._noisy: tuple[SharedState, dict[str, NDArray[np.float64]]] | None = None
         self._release = None
         if shapes.noise is not None:
-            self._release = planned_release(self.n_items, self.shapes.n_rounds, shapes.noise)
+            self._release = planned_release(self.shapes.n_items, self.shapes.n_rounds, shapes.noise)
 
     def _part_length(self) -> int:
         """Return the number of pairs that a round sums, or raise an error if there are too many."""
-        n_items, n_parts = self.n_items, self.shapes.n_rounds
+        n_items, n_parts = self.shapes.n_items, self.shapes.n_rounds
         n_pairs = _n_pairs(n_items)
         part_length = max(1, -(-n_pairs // n_parts))
         if n_items > _MOST_ITEMS:
@@ -130,7 +130,7 @@ class EASE(ExactAlgorithm):
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """The known counts of pairs, and those of items."""
-        most = _n_pairs(self.n_items) if self._release is None else self._release.length
+        most = _n_pairs(self.shapes.n_items) if self._release is None else self._release.length
         return (
             Parameter("pairs", "net", (0,), Constant(), grown_shape=(most,)),
             Parameter("item_users", "rows", (), Constant()),
@@ -262,7 +262,7 @@ class EASE(ExactAlgorithm):
             inside = np.bincount(owner, minlength=len(sizes))
             ends = np.concatenate([[0], np.cumsum(inside)])
             of_pair, of_item = release.of_entries_in_steps(inside, limit)
-            first = known - self.n_items
+            first = known - self.shapes.n_items
             add_pairs(ends, places[places >= 0], first, sums, of_pair, of_item)
 
     def scores(
@@ -281,8 +281,8 @@ class EASE(ExactAlgorithm):
         Under noise, it is the factor of B.
         """
         if self._release is not None:
-            return served_rows(self._model_of(shared), active, self.n_items)
-        rows = np.zeros((self.n_items, len(active)), dtype=np.float32)
+            return served_rows(self._model_of(shared), active, self.shapes.n_items)
+        rows = np.zeros((self.shapes.n_items, len(active)), dtype=np.float32)
         rows[active] = self._weights_of(shared, active).T
         return {"item_embedding": rows}
 
@@ -318,7 +318,7 @@ class EASE(ExactAlgorithm):
     def _n_active(self, shared: SharedState) -> int:
         """Return the number of items that enough users hold."""
         if shared.holders is None:
-            return self.n_items
+            return self.shapes.n_items
         return int((shared.holders >= self.shapes.minimum_item_users).sum())
 
 

@@ -149,7 +149,7 @@ class FedALS(ExactAlgorithm):
         return (
             UpdateTensor(
                 name="pull",
-                shape=(self.n_items, dim),
+                shape=(self.shapes.n_items, dim),
                 limit=(1.0 + 2.0 * self.settings.alpha) * clip,
                 fraction_bits=bits,
                 per_item=True,

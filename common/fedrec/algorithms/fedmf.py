@@ -102,7 +102,6 @@ class FedMF(TrainedAlgorithm):
 
     settings_type: ClassVar[type[AlgorithmSettings]] = FedMFSettings
     about: ClassVar[About] = ABOUT["fedmf"]
-    inner_product: ClassVar[bool] = True
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:

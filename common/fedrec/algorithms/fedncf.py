@@ -162,7 +162,7 @@ class FedNCF(TrainedAlgorithm):
         rates = {entry.name: eta for entry in self.parameters}
         if settings.optimiser == "sgd":
             rates["user_embedding"] = eta * settings.user_rate_scale
-            rates["item_embedding"] = eta * self.n_items * settings.item_rate_scale
+            rates["item_embedding"] = eta * self.shapes.n_items * settings.item_rate_scale
         return rates
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:

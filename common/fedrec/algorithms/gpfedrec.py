@@ -42,7 +42,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.about import ABOUT
@@ -63,7 +62,7 @@ from fedrec.algorithms.declarations import (
 from fedrec.algorithms.fedncf import UNITS
 from fedrec.algorithms.individual import Floats, Mixture, Personal, UserUpdates, cosines
 from fedrec.algorithms.optimisers import Phase, Sgd
-from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings, scores_of
+from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.errors import SettingsError
 from fedrec.section import Rule
 
@@ -200,12 +199,12 @@ class GPFedRec(TrainedAlgorithm):
     @property
     def item_rate(self) -> float:
         """The step size of item rows, eta N `item_rate_scale`."""
-        return self.settings.learning_rate * self.n_items * self.settings.item_rate_scale
+        return self.settings.learning_rate * self.shapes.n_items * self.settings.item_rate_scale
 
     @property
     def decay(self) -> float:
         """The derivative of mu mean(D^2) with respect to a value of D, divided by the value."""
-        return 2.0 * self.settings.pull / (max(1, self.n_items) * self.settings.dim)
+        return 2.0 * self.settings.pull / (max(1, self.shapes.n_items) * self.settings.dim)
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
         """Return one simultaneous step per minibatch."""
@@ -220,15 +219,6 @@ class GPFedRec(TrainedAlgorithm):
         items = v.get(OWN, v.item_embedding)
         hidden = units(v, v.user_embedding, items, len(UNITS) - 1)
         return (hidden * v.weight_4).sum(-1) + v.bias_4
-
-    def first_scores(self, private: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
-        """Return the scores of the first Q_g. All users begin alike."""
-        import torch
-
-        first, everything = self.derived.initial_shared(), np.arange(self.n_items)
-        start = self.derived.start(first, everything, 0, torch.device("cpu"))
-        one = {name: torch.from_numpy(values[:1]) for name, values in private.items()}
-        return scores_of(self, 1, start, one).numpy()
 
     def personalise(self, updates: UserUpdates) -> Personal:
         """Return every user's mean over its neighbours, and the mean of these means as Q_g."""

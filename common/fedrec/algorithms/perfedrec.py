@@ -11,11 +11,11 @@ negative j of it:
 p' is p after a graph convolution over the user's own edges, which are the minibatch's n positives:
 the mean over layers k = 0 to 3 of p_k = (p_(k-1) + sum of the positives' l_i) / (1 + n). The
 released code multiplies the same first embedding in each layer, p_k = (p_0 + sum) / (1 + n):
-`convolution = "released"`. It also convolves rows, over the edges of all users, which a client does
-not have. In that graph p is 1 / (1 + holders) of a row. With the client's own edges alone it would
-be half of a positive's row and of no other, and the loss would learn that. So rows stay as they are
-(docs/explanation/reproduction.md has the measurement). The paper draws one negative for each
-positive, whose expectation is the mean over pairs.
+`convolution = "from_first"`. It also convolves rows, over the edges of all users, which a client
+does not have. In that graph p is 1 / (1 + holders) of a row. With the client's own edges alone it
+would be half of a positive's row and of no other, and the loss would learn that. So rows stay as
+they are (docs/explanation/reproduction.md has the measurement). The paper draws one negative for
+each positive, whose expectation is the mean over pairs.
 
 Server (`personalise`): G <- mean of all L. K-means of the users' p into `clusters` clusters, and
 C <- mean of L over the users of a cluster. Clusters are those of the round's users.
@@ -52,6 +52,7 @@ from fedrec.algorithms.declarations import (
     SearchSpace,
     Uniform,
 )
+from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.individual import Mixture, Personal, UserUpdates, clusters_of
 from fedrec.algorithms.optimisers import Adam, Phase
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -74,9 +75,9 @@ class PerFedRecSettings(TrainedSettings):
     clusters: int = Field(
         default=5, ge=1, le=10_000, description="Clusters of users. At most as many as users."
     )
-    convolution: Literal["paper", "released"] = Field(
-        default="paper",
-        description="released convolves the first vector in every layer, as the code does.",
+    convolution: Literal["from_previous", "from_first"] = Field(
+        default="from_previous",
+        description="Each layer convolves the one before, or always the first vector, as released.",
     )
 
     def search_space(self, n_rounds: int) -> SearchSpace:
@@ -96,7 +97,7 @@ class PerFedRec(TrainedAlgorithm):
 
     settings_type: ClassVar[type[AlgorithmSettings]] = PerFedRecSettings
     about: ClassVar[About] = ABOUT["perfedrec"]
-    inner_product: ClassVar[bool] = True
+    folding_pull = FOLDING_PULL
     mixes_with: ClassVar[str] = "item_embedding"
     reads_numbers: ClassVar[bool] = True
     """Whether a processor reads the number of positives. Tests of the device code set it to False.
@@ -106,7 +107,7 @@ class PerFedRec(TrainedAlgorithm):
     def parameters(self) -> tuple[Parameter, ...]:
         """Tables and p, uniform in +-sqrt(6 / (n_items + dim)) (Xavier). `item_embedding` is G."""
         dim = self.settings.dim
-        begin = Uniform(math.sqrt(6.0 / (self.n_items + dim)))
+        begin = Uniform(math.sqrt(6.0 / (self.shapes.n_items + dim)))
         own = Parameter(
             _OWN,
             "own_rows",
@@ -215,5 +216,5 @@ def convolved(
     degree = 1.0 + positive.sum(1, keepdim=True)
     layers = [vector]
     for _ in range(_LAYERS):
-        layers.append((layers[0 if convolution == "released" else -1] + around) / degree)
+        layers.append((layers[0 if convolution == "from_first" else -1] + around) / degree)
     return sum(layers[1:], layers[0]) / len(layers)

@@ -79,6 +79,7 @@ from fedrec.algorithms.declarations import (
     UploadNoise,
     Weight,
 )
+from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.optimisers import Adam, Phase
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.model.state import SharedState
@@ -187,7 +188,7 @@ class PFedCLR(TrainedAlgorithm):
 
     settings_type: ClassVar[type[AlgorithmSettings]] = PFedCLRSettings
     about: ClassVar[About] = ABOUT["pfedclr"]
-    inner_product: ClassVar[bool] = True
+    folding_pull = FOLDING_PULL
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:

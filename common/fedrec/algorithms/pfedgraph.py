@@ -50,6 +50,7 @@ from fedrec.algorithms.declarations import (
     SearchSpace,
     Weight,
 )
+from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.individual import Floats, Mixture, Personal, UserUpdates, cosines
 from fedrec.algorithms.optimisers import Adam, Phase
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -101,7 +102,7 @@ class PFedGraph(TrainedAlgorithm):
 
     settings_type: ClassVar[type[AlgorithmSettings]] = PFedGraphSettings
     about: ClassVar[About] = ABOUT["pfedgraph"]
-    inner_product: ClassVar[bool] = True
+    folding_pull = FOLDING_PULL
     reads_samples: ClassVar[bool] = True
 
     @cached_property

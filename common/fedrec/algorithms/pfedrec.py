@@ -62,6 +62,7 @@ from fedrec.algorithms.declarations import (
     SearchSpace,
     Uniform,
 )
+from fedrec.algorithms.folding import FOLDING_PULL
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 
@@ -105,7 +106,7 @@ class PFedRec(TrainedAlgorithm):
 
     settings_type: ClassVar[type[AlgorithmSettings]] = PFedRecSettings
     about: ClassVar[About] = ABOUT["pfedrec"]
-    inner_product: ClassVar[bool] = True
+    folding_pull = FOLDING_PULL
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -129,7 +130,7 @@ class PFedRec(TrainedAlgorithm):
     @property
     def item_rate(self) -> float:
         """The step size of item rows, eta N lr_eta."""
-        return self.settings.learning_rate * self.n_items * self.settings.item_rate_scale
+        return self.settings.learning_rate * self.shapes.n_items * self.settings.item_rate_scale
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
         """Return two steps for every minibatch: one for the head, then one for the rows."""

@@ -344,15 +344,6 @@ class PLGC(Wrapper):
         """Kept scores are the only private tensor that `scores` reads."""
         return (*self.recommending, _SCORES)
 
-    def first_scores(self, private: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
-        """Return the base's scores: a mixture of the first version with itself is that version."""
-        import torch
-
-        version, everything = self.base.derived.initial_shared(), np.arange(self.n_items)
-        start = self.base.derived.start(version, everything, 0, torch.device("cpu"))
-        own = {name: torch.from_numpy(values) for name, values in private.items()}
-        return scores_of(self.base, len(private[_SCORES]), start, own).numpy()
-
     def moving(self, optimiser: Optimiser) -> Optimiser:
         """Return an optimiser that moves own tables in place of the shared ones."""
         if isinstance(optimiser, Gradient):

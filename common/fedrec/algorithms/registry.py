@@ -28,8 +28,9 @@ _MOVED = (
     "exposed_to_members",
     "sums_minibatches",
     "steps_every_row",
+    "inner_product",
 )
-"""Names of earlier releases for parts of `about` and of phases."""
+"""Names of earlier releases for parts of `about`, of phases, and for `folding_pull`."""
 
 
 class Registry(Mapping[str, type[Algorithm]]):
@@ -98,9 +99,11 @@ def _loaded(point: EntryPoint, *, taken: bool) -> type[Algorithm]:
     if beside or not isinstance(kind.about, About):
         raise SettingsError(
             f"{about}, whose class sets {', '.join(beside) or 'about'}, which is ignored.",
-            remedy=f"Set it in `about`, a `fedrec.algorithms.About`, or in phases, in {package}.",
+            remedy="Set it in `about`, a `fedrec.algorithms.About`, in phases, or as "
+            f"`folding_pull`, in {package}.",
         )
     computed = {name for of in (Derived, Sent) for name in vars(of) if not name.startswith("_")}
+    computed.add("first_scores")
     own = sorted(name for name in computed - set(dir(Algorithm)) if hasattr(kind, name))
     if own:
         raise SettingsError(

@@ -10,7 +10,7 @@ the scores of all items. Algorithms override further methods for the rest of a p
     apply                                 another step of the server: PFedCLR, FedRecGEL
     upload_noise                          noise on each upload: FedRAP, PFedCLR
     kept_scores, refresh                  scores that users keep: PFedRec, PFedCLR, PLGC
-    first_scores, untouched_scores        scores of users and items without training: PLGC
+    untouched_scores                      scores of users and items without training: PLGC
     preferences                           scores of stored models: PFedCLR, PLGC
 
 Four rules here are in no paper. Every value of a user's change is clipped to +-`update.clip`, or to
@@ -37,11 +37,12 @@ from pydantic import Field
 from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.batch import Batch, Values, cross_entropy
 from fedrec.algorithms.declarations import AlgorithmSettings, UpdateTensor
-from fedrec.algorithms.folding import FOLDING_PULL, fold_in_vector
+from fedrec.algorithms.folding import fold_in_vector
 from fedrec.algorithms.individual import shown_tensors
 from fedrec.algorithms.optimisers import Phase
 from fedrec.algorithms.sent import Sent
 from fedrec.errors import SettingsError
+from fedrec.exact_linalg import product
 
 if TYPE_CHECKING:
     import torch
@@ -81,14 +82,11 @@ class TrainedAlgorithm(Algorithm):
     items, rows are (1, n_items, ...) if all users share the table.
 
     Attributes:
-        inner_product: whether scores of a user with nothing but its vector are <vector, row>. Then
-            `preferences` computes them without torch.
         reads_samples: whether `personalise` reads the users' numbers of training items.
         mixes_with: for an algorithm with `personalise`: the table that PLGC mixes with users' own
             ones. Empty if PLGC has no meaning around it.
     """
 
-    inner_product: ClassVar[bool] = False
     reads_samples: ClassVar[bool] = False
     mixes_with: ClassVar[str] = ""
 
@@ -128,12 +126,12 @@ class TrainedAlgorithm(Algorithm):
 
     @property
     def folding_pull(self) -> float | None:
-        """Weight of |p|^2 when `fedrec.algorithms.folding` fits p to the published table.
+        """Weight of |p|^2 when `fedrec.algorithms.folding` fits a user's vector p, or None.
 
-        None for an algorithm that scores otherwise, whose users have more than such a vector. A
-        bias of the user doesn't affect the order.
+        Set it if <p, row> orders the items of a user that has nothing but p, apart from a bias.
+        `preferences` then computes these scores without torch.
         """
-        return FOLDING_PULL if self.inner_product else None
+        return None
 
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]
@@ -191,7 +189,7 @@ class TrainedAlgorithm(Algorithm):
         A block of few users trains at a time, whatever the chunk.
         """
         own = sum(
-            math.prod(entry.whole_shape(n_items=self.n_items, n_users=1))
+            math.prod(entry.whole_shape(n_items=self.shapes.n_items, n_users=1))
             for entry in self.parameters
             if entry.private
         )
@@ -223,7 +221,10 @@ class TrainedAlgorithm(Algorithm):
     def untouched_scores(
         self, n_users: int, start: RoundStart, private: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
-        """Return the scores of items whose rows no user trained, (n_users, n_active)."""
+        """Return the scores of items whose rows no user trained, (n_users, n_active).
+
+        The first version's are the scores that users keep until they train.
+        """
         return scores_of(self, n_users, start, private)
 
     def preferences(
@@ -238,7 +239,7 @@ class TrainedAlgorithm(Algorithm):
                 contain.
         """
         rows = [entry.name for entry in self.parameters if entry.scope == "own_rows"]
-        if self.inner_product and not own.keys() & rows:
+        if self.folding_pull is not None and not own.keys() & rows:
             return super().preferences(serving, own)
         import torch
 
@@ -260,6 +261,34 @@ class TrainedAlgorithm(Algorithm):
         # A copy: mapped memory cannot be written, and torch would warn about that.
         tensors = {name: torch.from_numpy(np.array(found))[None] for name, found in values.items()}
         return self.score(self.seen(Values(tensors)))[0].numpy()
+
+
+def first_scores(
+    algorithm: TrainedAlgorithm, private: Mapping[str, NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    """Return the first values of `kept_scores`, float32 (n_users, n_items).
+
+    If all users begin with the same values, there is one row for all.
+    """
+    version = algorithm.derived.initial_shared()
+    if all(entry.same_for_all_users for entry in algorithm.parameters if entry.scope == "own"):
+        private = {name: values[:1] for name, values in private.items()}
+    n_users, n_items = len(private[algorithm.kept_scores]), algorithm.shapes.n_items
+    if algorithm.folding_pull is None:
+        import torch
+
+        start = algorithm.derived.start(version, np.arange(n_items), 0, torch.device("cpu"))
+        own = {name: torch.from_numpy(values) for name, values in private.items()}
+        return algorithm.untouched_scores(n_users, start, own).numpy()
+    vectors, table = private["user_embedding"], version.tensors["item_embedding"]
+    found = np.empty((n_users, n_items), dtype=np.float32)
+    for begin in range(0, n_users, _SCORED_USERS):
+        part = slice(begin, begin + _SCORED_USERS)
+        scores = product(vectors[part].astype(np.float64), table.T)
+        if "user_bias" in private:
+            scores += private["user_bias"][part, None]
+        found[part] = scores
+    return found
 
 
 def scores_of(

@@ -83,7 +83,7 @@ def most_steps(algorithm: TrainedAlgorithm) -> int:
     if not decays_whole(algorithm):
         return 0
     phases = algorithm.phases(algorithm.derived.initial_scalars)
-    n_samples = algorithm.n_items * (1 + algorithm.settings.negatives_per_positive)
+    n_samples = algorithm.shapes.n_items * (1 + algorithm.settings.negatives_per_positive)
     return -(-n_samples // algorithm.settings.batch_size) * sum(phase.epochs for phase in phases)
 
 

@@ -154,7 +154,7 @@ def paper_numbers(algorithm: Algorithm) -> PaperNumbers | None:
     """Return the size of a message as the CoLR paper counts it, or None if it does not."""
     if any(entry.structured for entry in algorithm.parameters):
         assert isinstance(algorithm, TrainedAlgorithm)
-        return algorithm.sent.structure.paper_numbers(algorithm.n_items)
+        return algorithm.sent.structure.paper_numbers(algorithm.shapes.n_items)
     return None
 
 

@@ -99,10 +99,45 @@ def check_sum(
         SumOutOfBounds: a value is out of bounds. The error names the tensor, the row, the value and
             the allowed range.
     """
-    _Check(terms, changes, counts, metrics).run()
+    check = _Check(terms, changes, counts, metrics)
+    layout, is_exact = terms.layout, terms.layout.mechanism is None
+    trains = terms.kind == "train"
+    check.metrics(are_there=terms.kind != "count" and is_exact)
+    trained = int(metrics[0]) if trains else 0
+    most = {"train": trained, "count": terms.most_users, "evaluate": 0}[terms.kind]
+    check.counts(most if is_exact else 0)
+    numbers = {TRAINED: trained, MEASURED: terms.most_users}
+    for tensor in sorted(layout.tensors, key=_depends):
+        own = check.table(tensor)
+        if not trains:
+            check.values(tensor, own, 0)
+        elif not is_exact:
+            check.values(tensor, own, check.noisy(tensor))
+        elif tensor.counted_by == HOLDERS:
+            check.values(tensor, own, check.holders[:, None], tensor.bound)
+        elif tensor.counted_by == HOLDER_PAIRS:
+            check.pairs(tensor, own)
+        elif tensor.counted_by in numbers:
+            check.values(tensor, own, numbers[tensor.counted_by], tensor.bound)
+        else:
+            divisor = next(one for one in layout.tensors if one.name == tensor.counted_by)
+            found = check.table(divisor)
+            times = found if divisor.per_item else int(found[0, 0])
+            check.values(tensor, own, times, tensor.bound // divisor.bound)
+
+
+def _depends(tensor: UpdateTensor) -> bool:
+    """Put divisors first."""
+    return tensor.counted_by not in (TRAINED, MEASURED, HOLDERS, HOLDER_PAIRS)
 
 
 class _Check:
+    """The parts of `check_sum`, each of which refuses the sum.
+
+    Attributes:
+        holders: the users of every row, with zeros for rows without an item.
+    """
+
     def __init__(
         self, terms: SumTerms, changes: Mapping[str, Packed], counts: Packed, metrics: Packed
     ) -> None:
@@ -113,46 +148,14 @@ class _Check:
         self._changes = {
             tensor.name: changes[tensor.name].reshape(tensor.shape) for tensor in layout.tensors
         }
-        self._exact = layout.mechanism is None
-        # Users of every row, with zeros for rows without an item.
-        self._holders = np.zeros(layout.n_rows, dtype=np.int64)
+        self.holders = np.zeros(layout.n_rows, dtype=np.int64)
 
-    def run(self) -> None:
-        terms, layout = self._terms, self._layout
-        trains = terms.kind == "train"
-        self._check_metrics(terms.kind != "count" and self._exact)
-        trained = int(self._metrics[0]) if trains else 0
-        most = {"train": trained, "count": terms.most_users, "evaluate": 0}[terms.kind]
-        self._check_counts(most if self._exact else 0)
-        numbers = {TRAINED: trained, MEASURED: terms.most_users}
-        for tensor in sorted(layout.tensors, key=self._depends):
-            own = self._table(tensor)
-            if not trains:
-                self._within(tensor, own, 0)
-            elif not self._exact:
-                self._within(tensor, own, self._noisy(tensor))
-            elif tensor.counted_by == HOLDERS:
-                self._within(tensor, own, self._holders[:, None], tensor.bound)
-            elif tensor.counted_by == HOLDER_PAIRS:
-                self._check_pairs(tensor, own)
-            elif tensor.counted_by in numbers:
-                self._within(tensor, own, numbers[tensor.counted_by], tensor.bound)
-            else:
-                divisor = next(one for one in layout.tensors if one.name == tensor.counted_by)
-                found = self._table(divisor)
-                times = found if divisor.per_item else int(found[0, 0])
-                self._within(tensor, own, times, tensor.bound // divisor.bound)
-
-    def _table(self, tensor: UpdateTensor) -> Packed:
+    def table(self, tensor: UpdateTensor) -> Packed:
         """Return a tensor's sum with a row for each item, or for each value without item rows."""
         values = self._changes[tensor.name]
         return values.reshape(len(values) if tensor.per_item else values.size, -1)
 
-    def _depends(self, tensor: UpdateTensor) -> bool:
-        """Put divisors first."""
-        return tensor.counted_by not in (TRAINED, MEASURED, HOLDERS, HOLDER_PAIRS)
-
-    def _check_metrics(self, are_there: bool) -> None:
+    def metrics(self, *, are_there: bool) -> None:
         terms = self._terms
         largest = largest_sums(
             self._metrics,
@@ -166,7 +169,7 @@ class _Check:
             allowed = int(largest[place]) * are_there
             raise self._error(METRIC_NAMES[place], int(self._metrics[place]), 0, allowed)
 
-    def _check_counts(self, most: int) -> None:
+    def counts(self, most: int) -> None:
         """Check the holders that a sum counts, and find the numbers that bound its rows."""
         terms, n_active = self._terms, len(self._terms.rows.index)
         counts_rows = terms.kind == "count" or self._layout.counts_rows
@@ -178,14 +181,14 @@ class _Check:
             allowed = most if row < n_active else 0
             raise self._error("counts", int(self._counts[row]), 0, allowed, row)
         if counts_rows:
-            self._holders[:] = self._counts
+            self.holders[:] = self._counts
         elif terms.holders is not None:
             held = terms.holders[terms.rows.index]
             # A user that was counted but didn't train is in no row.
             trained = int(self._metrics[0])
-            self._holders[:n_active] = np.where(held < terms.least, 0, np.minimum(held, trained))
+            self.holders[:n_active] = np.where(held < terms.least, 0, np.minimum(held, trained))
 
-    def _noisy(self, tensor: UpdateTensor) -> int:
+    def noisy(self, tensor: UpdateTensor) -> int:
         """Return the largest sum of clipped users' values and all clients' noise."""
         mechanism = self._layout.mechanism
         if mechanism is None or not tensor.signed:
@@ -194,15 +197,15 @@ class _Check:
         n_values = self._layout.change_slice.stop
         return of_users + mechanism.reach(self._terms.n_clients, n_values)
 
-    def _check_pairs(self, tensor: UpdateTensor, own: Packed) -> None:
+    def pairs(self, tensor: UpdateTensor, own: Packed) -> None:
         """Compare each pair's users with those of the rarer one of its items."""
         first = self._terms.begun.get(tensor.name, 0)
         for part, lower, upper in pairs_of(first, len(own)):
-            known = upper < len(self._holders)
-            most = np.minimum(self._holders[upper * known], self._holders[lower * known]) * known
-            self._within(tensor, own[part], most[:, None], tensor.bound, part.start)
+            known = upper < len(self.holders)
+            most = np.minimum(self.holders[upper * known], self.holders[lower * known]) * known
+            self.values(tensor, own[part], most[:, None], tensor.bound, part.start)
 
-    def _within(
+    def values(
         self,
         tensor: UpdateTensor,
         own: Packed,

@@ -376,7 +376,7 @@ def block_bytes(
     chunk, samples = _users_of(size, n_users, n_items)
     private = {
         entry.name: torch.empty(
-            entry.whole_shape(n_items=algorithm.n_items, n_users=n_users),
+            entry.whole_shape(n_items=algorithm.shapes.n_items, n_users=n_users),
             dtype=start.dtype,
             device=_META,
         )

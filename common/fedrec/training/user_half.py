@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedrec.algorithms.algorithm import RoundStart
 from fedrec.algorithms.cohort import Chunk, Cohort
 from fedrec.algorithms.grid import RoundSums, SumsShape
-from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.algorithms.trained import TrainedAlgorithm, first_scores
 from fedrec.algorithms.whole_decay import most_steps
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
@@ -159,15 +159,25 @@ class UserHalf:
         keys = users.user_keys()
         widths = self._algorithm.derived.private_widths
         if self.room.is_enough_for(len(keys), widths):
-            return self._algorithm.derived.initial_private(keys)
+            return self._begun(keys)
         tables = self.room.new(len(keys), widths)
         part_bytes = self.room.memory_bytes // _PARTS_OF_INITIAL_TABLES
         at_once = max(1, part_bytes // max(1, table_bytes(1, widths)))
         for begin in range(0, len(keys), at_once):
-            part = self._algorithm.derived.initial_private(keys[begin : begin + at_once])
+            part = self._begun(keys[begin : begin + at_once])
             for name, values in part.tensors.items():
                 tables[name].write(begin + np.arange(len(values)), array_of(values))
         return PrivateState.of({name: table.finish() for name, table in tables.items()})
+
+    def _begun(self, keys: NDArray[np.int64]) -> PrivateState:
+        """Return the private parameters of some users, with their first scores."""
+        algorithm = self._algorithm
+        begun = algorithm.derived.initial_private(keys)
+        if algorithm.kept_scores and len(keys):
+            assert isinstance(algorithm, TrainedAlgorithm)
+            tensors = begun.arrays()
+            tensors[algorithm.kept_scores][:] = first_scores(algorithm, tensors)
+        return begun
 
     def sums_shape(self, shared: SharedState) -> SumsShape:
         """Return the shape of the sums of a round that starts from a version."""

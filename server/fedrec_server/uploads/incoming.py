@@ -56,11 +56,20 @@ class Incoming(ABC):
 
     async def take(
         self, chunks: AsyncIterator[ByteChunk], *, ahead: Callable[[], bool] = lambda: True
-    ) -> None:
-        """Receive the rest of a stream. While some chunks are hashed and written, others arrive.
+    ) -> bool:
+        """Receive the rest of a stream, and count it to the end even if the peer hangs up.
+
+        While some chunks are hashed and written, others arrive.
 
         Args:
             ahead: returns whether to read on while chunks are being written.
+
+        Returns:
+            Whether it was counted before.
+
+        Raises:
+            CorruptUpload: if bytes are missing or differ from the announced ones.
+            FedrecError: if a chunk is out of place, or the round does not accept the update.
         """
         async for chunk in chunks:
             self._waiting.append(chunk)
@@ -74,6 +83,8 @@ class Incoming(ABC):
             if not ahead():
                 await self._written()
         await self._written()
+        counting = self._busy = self._run.work.background(self._finish())
+        return await asyncio.shield(counting)
 
     async def _write(self) -> None:
         """Hash and write the waiting chunks, and those that arrive meanwhile."""
@@ -102,19 +113,6 @@ class Incoming(ABC):
                     sink=self._draft.append,
                 )
             self._assembler.add(chunk.offset, chunk.data)
-
-    async def finish(self) -> bool:
-        """Check and count the received bytes, to the end even if the peer hangs up.
-
-        Returns:
-            Whether it was counted before.
-
-        Raises:
-            CorruptUpload: if bytes are missing or differ from the announced ones.
-            FedrecError: if the round does not accept the update.
-        """
-        self._busy = self._run.work.background(self._finish())
-        return bool(await asyncio.shield(self._busy))
 
     async def _finish(self) -> bool:
         try:
@@ -200,8 +198,7 @@ class StreamTurns:
             async with self.places:
                 self._n_open += 1
                 try:
-                    await incoming.take(chunks, ahead=self._few_are_open)
-                    return await incoming.finish()
+                    return await incoming.take(chunks, ahead=self._few_are_open)
                 finally:
                     self._n_open -= 1
         finally:

@@ -96,6 +96,22 @@ def test_what_is_not_of_this_client_s_round_gets_no_answer(tmp_path, step, lie, 
 
 
 @pytest.mark.parametrize(
+    ("step", "lie", "event"),
+    [
+        ("vector", lambda raw: raw[:-1], "mask_inbox_refused"),
+        ("answer", lambda raw: b"", "shares_refused"),
+    ],
+)
+def test_what_a_step_cannot_use_is_named_by_the_step(tmp_path, step, lie, event):
+    world = MaskedWorld(tmp_path)
+    lying(world, step, lie)
+    world.then(LIE, "count")
+    assert world.app().run().version == 0
+    assert [json.loads(line)["event"] for line in world.audit().splitlines()] == [event]
+    assert step not in world.played[LIE].sent
+
+
+@pytest.mark.parametrize(
     ("step", "refusal"),
     [("signature", BadSignature("not this")), ("vector", ProtocolError("something else"))],
 )

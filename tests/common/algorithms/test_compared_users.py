@@ -155,15 +155,17 @@ def test_the_term_of_the_mixture_by_hand():
 def test_convolutions_by_hand():
     """User 1 with item 2: layers 1, 1.5, 1.75, 1.875, or 1 and three times 1.5 as released."""
     one = torch.tensor([[1.0]]), torch.tensor([[[2.0], [4.0]]]), torch.tensor([[1.0, 0.0]])
-    assert convolved(*one, "paper").tolist() == [[1.53125]]
-    assert convolved(*one, "released").tolist() == [[1.375]]
+    assert convolved(*one, "from_previous").tolist() == [[1.53125]]
+    assert convolved(*one, "from_first").tolist() == [[1.375]]
     # The user of the specification's path, with both items: 7 / 3 in its first layer.
     star = *one[:2], torch.ones((1, 2))
-    assert float(convolved(*star, "released")) == pytest.approx((1.0 + 3 * 7 / 3) / 4)
-    assert float(convolved(*star, "paper")) == pytest.approx((1 + 7 / 3 + 25 / 9 + 79 / 27) / 4)
+    assert float(convolved(*star, "from_first")) == pytest.approx((1.0 + 3 * 7 / 3) / 4)
+    assert float(convolved(*star, "from_previous")) == pytest.approx(
+        (1 + 7 / 3 + 25 / 9 + 79 / 27) / 4
+    )
 
 
-@pytest.mark.parametrize("way", ["paper", "released"])
+@pytest.mark.parametrize("way", ["from_previous", "from_first"])
 def test_a_user_tells_its_positives_from_others_by_their_rows_alone(way):
     """Rows that are equal have the same score, and a longer vector doesn't lower the loss."""
     settings = {"name": "perfedrec", "dim": 4, "convolution": way}
@@ -197,7 +199,7 @@ def test_a_loss_in_pieces_is_that_of_all_pairs_and_depends_on_its_user_alone():
         for one, alone in zip(both, found([user, user], torch.float32), strict=True):
             assert torch.equal(one[user], alone[0])
     loss, _ = found([0, 1], torch.float64)
-    p = convolved(vector.double(), table.double(), label.double(), "paper")
+    p = convolved(vector.double(), table.double(), label.double(), "from_previous")
     for user, n_positives in enumerate((10, 150)):
         scores = table[user].double() @ p[user]
         apart = scores[n_positives:] - scores[:n_positives, None]

@@ -74,6 +74,8 @@ def test_an_installed_algorithm_comes_after_fedrecs_own(install):
         ("fedmf = broken:Nearest", MODULE, "that name is taken"),
         ("nearest = broken:Nearest", BEFORE_ABOUT, "sets exposed_in_the_clear"),
         ("nearest = broken:Nearest", f"{MODULE}\nNearest.mean_changes = max\n", "mean_changes"),
+        ("nearest = broken:Nearest", f"{MODULE}\nNearest.first_scores = max\n", "first_scores"),
+        ("nearest = broken:Nearest", f"{MODULE}\nNearest.inner_product = True\n", "inner_product"),
     ],
 )
 def test_what_is_no_algorithm_is_refused_by_the_packages_name(

@@ -43,7 +43,7 @@ def test_the_base_is_made_of_its_own_table():
     algorithm = algorithm_of(plan_of(), 30)
     assert type(algorithm.base).name == "pfedrec"
     assert algorithm.base.settings.dim == 7
-    assert (algorithm.base.shapes.seed, algorithm.base.n_items) == (11, 30)
+    assert (algorithm.base.shapes.seed, algorithm.base.shapes.n_items) == (11, 30)
     assert (algorithm.settings.batch_size, algorithm.derived.negatives_per_positive) == (40, 3)
     names = {entry.name for entry in algorithm.parameters}
     assert names == {entry.name for entry in algorithm.base.parameters} | {"own_item"}

@@ -1,9 +1,12 @@
 """Commands are called in the test's own process."""
 
 import pytest
-from command import Fedrec, Outcome, fedrec, interactions_file, settings_file
+from command import Fedrec, Outcome, fedrec, interactions_file, settings_file, without_figures
 
-__all__ = ["Fedrec", "Outcome", "ease_file", "fedrec", "interactions_file", "settings_file"]
+__all__ = [
+    "Fedrec", "Outcome", "ease_file", "fedrec", "interactions_file", "settings_file",
+    "without_figures",
+]  # fmt: skip
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from fedrec.cli import flags
 from fedrec.environment import ACCEPT_FLAG
 from fedrec_lab.reports.round_progress import StopRequest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
 
 SETTINGS = sets(*SMALL)
 OTHER = "OPENBLAS_CORETYPE"

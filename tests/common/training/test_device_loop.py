@@ -131,7 +131,9 @@ def test_a_block_trains_without_values(name, structure, own, n_steps, noise, use
         n_steps=n_steps,
     )
     private = {
-        entry.name: empty(*entry.whole_shape(n_items=party.algorithm.n_items, n_users=n_users))
+        entry.name: empty(
+            *entry.whole_shape(n_items=party.algorithm.shapes.n_items, n_users=n_users)
+        )
         for entry in party.algorithm.parameters
         if entry.private
     }

@@ -154,7 +154,7 @@ def cases():
         yield f"gpfedrec {changed}", ("gpfedrec", GP | changed, {"clip": 64.0}, 0.0)
     for changed in ({}, {"others": "global", "local_epochs": 2}, {"weight": 0.0}):
         yield f"cofedrec {changed}", ("cofedrec", CO | changed, {"clip": 64.0}, 0.0)
-    for changed in ({}, {"convolution": "released", "local_epochs": 2}):
+    for changed in ({}, {"convolution": "from_first", "local_epochs": 2}):
         yield f"perfedrec {changed}", ("perfedrec", PER | changed, {}, 0.0)
     for changed in ({}, {"sign": "released", "batch_size": 1000}, {"weight": 0.0}):
         yield f"pfedgraph {changed}", ("pfedgraph", GRAPH | changed, {}, 0.0)

@@ -12,7 +12,7 @@ from fedrec_lab.reports.round_progress import StopRequest
 
 from .conftest import Fedrec
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
 
 FLAGS = sets(*SMALL, "federation.minimum_item_users=3")
 SAID = re.compile(

@@ -11,7 +11,7 @@ from command import SMALL, sets
 from fedrec.data import generate
 from fedrec.data.writing import write_interactions
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
 
 SETTINGS = sets(*SMALL)
 

@@ -5,6 +5,7 @@ import shlex
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -23,6 +24,19 @@ FIGURES = [
     "loss", "quality-by-activity", "quality-by-bytes", "quality-by-round", "spectra",
     "spread-over-clients", "upload-sizes",
 ]  # fmt: skip
+
+
+def simulated(fedrec, settings_file, *more):
+    """Simulate without figures, which take longer than the rest; return the run's folder."""
+    with patch("fedrec_lab.reports.html.why_no_figures", lambda: "Without figures."):
+        outcome = fedrec("simulate", settings_file, *SETTINGS, *more)
+    return Path(outcome.out.splitlines()[-1])
+
+
+def stopped(fedrec, settings_file, *more):
+    """Simulate as if Ctrl-C were pressed in the first round."""
+    with patch.object(StopRequest, "requested", lambda self: True):
+        return simulated(fedrec, settings_file, *more)
 
 
 def test_a_report_is_made_again_to_the_same_bytes(fedrec, settings_file):
@@ -61,22 +75,19 @@ def test_a_report_is_made_again_to_the_same_bytes(fedrec, settings_file):
     assert fedrec("report", settings_file.parent).code == 2
 
 
-def test_runs_are_listed_the_newest_first(fedrec, settings_file, tmp_path, monkeypatch):
+def test_runs_are_listed_the_newest_first(fedrec, settings_file, tmp_path):
     runs = tmp_path / "runs"
-    whole = Path(fedrec("simulate", settings_file, *SETTINGS).out.splitlines()[-1])
-    with monkeypatch.context() as patched:
-        patched.setattr(StopRequest, "requested", lambda self: True)
-        stopped = Path(fedrec("simulate", settings_file, *SETTINGS).out.splitlines()[-1])
+    whole, ended = simulated(fedrec, settings_file), stopped(fedrec, settings_file)
     # In the order of their names' times, not of what was written last.
     whole = whole.rename(runs / "one more-20260101-000000")
-    stopped = stopped.rename(runs / "two-20260102-000000")
+    ended = ended.rename(runs / "two-20260102-000000")
     other = runs / "three-20260103-000000"
     other.mkdir()
     (other / "resolved.toml").write_text("")
     (runs / "no-run").mkdir()
 
     found = fedrec("runs", runs, "--json").json["runs"]
-    assert [Path(each["path"]).name for each in found] == [other.name, stopped.name, whole.name]
+    assert [Path(each["path"]).name for each in found] == [other.name, ended.name, whole.name]
     assert [each["state"] for each in found] == ["unreadable", "stopped", "finished"]
     assert "no format number" in found[0]["problem"]
     assert [each["rounds"] for each in found[1:]] == [1, 4]
@@ -106,15 +117,13 @@ def test_runs_are_listed_the_newest_first(fedrec, settings_file, tmp_path, monke
     (tmp_path / "empty").mkdir()
     assert "no run" in fedrec("runs", tmp_path / "empty").err
 
-    detail = fedrec("runs", stopped)
-    assert f"--resume {stopped}" in detail.out
+    assert f"--resume {ended}" in fedrec("runs", ended).out
     assert f"fedrec recommend '{whole}' --user ID" in fedrec("runs", whole).out
     assert "report.json" in fedrec("runs", whole, "--json").json["files"]
 
 
-def test_a_killed_run_is_listed_with_the_command_that_continues_it(
-    fedrec, settings_file, tmp_path, monkeypatch
-):
+@pytest.mark.usefixtures("without_figures")
+def test_a_killed_run_is_listed_with_the_command_that_continues_it(fedrec, settings_file, tmp_path):
     killed, states = tmp_path / "runs" / "killed-20260103-000000", []
     append = RunFolder.append_round
 
@@ -125,9 +134,8 @@ def test_a_killed_run_is_listed_with_the_command_that_continues_it(
             # A kill leaves the same files, and a lock that no process holds.
             shutil.copytree(self.path, killed)
 
-    monkeypatch.setattr(RunFolder, "append_round", append_and_copy)
-    assert fedrec("simulate", settings_file, *SETTINGS, "--clients", 3).code == 0
-    monkeypatch.undo()
+    with patch.object(RunFolder, "append_round", append_and_copy):
+        assert simulated(fedrec, settings_file, "--clients", 3).is_dir()
     assert states == ["under way"]
     found = fedrec("runs", killed.parent, "--json").json["runs"]
     assert [each["state"] for each in found if each["path"] == str(killed)] == ["interrupted"]
@@ -141,23 +149,21 @@ def test_a_killed_run_is_listed_with_the_command_that_continues_it(
     assert f"--resume {killed}" in fedrec("runs", killed).out
 
 
-def test_the_command_that_resumes_a_run_has_its_flags(fedrec, settings_file, monkeypatch):
+@pytest.mark.usefixtures("without_figures")
+def test_the_command_that_resumes_a_run_has_its_flags(fedrec, settings_file):
     flags = ("--clients", 3, "--protect", *sets("client.minimum_own_item_users=2"))
-    with monkeypatch.context() as patched:
-        patched.setattr(StopRequest, "requested", lambda self: True)
-        stopped = Path(fedrec("simulate", settings_file, *SETTINGS, *flags).out.splitlines()[-1])
-    told = fedrec("runs", stopped.parent).err
+    ended = stopped(fedrec, settings_file, *flags)
+    told = fedrec("runs", ended.parent).err
     again = shlex.split(told)[shlex.split(told).index("simulate") :]
-    assert again[2:] == ["--resume", str(stopped), "--clients", "3", "--protect"]
+    assert again[2:] == ["--resume", str(ended), "--clients", "3", "--protect"]
     resumed = fedrec(*again)
     assert resumed.code == 0, resumed.err
-    assert fedrec("runs", stopped, "--json").json["state"] == "finished"
+    assert fedrec("runs", ended, "--json").json["state"] == "finished"
 
 
 def test_runs_are_compared_with_the_first(fedrec, settings_file, tmp_path):
-    simulate = ("simulate", settings_file, *SETTINGS)
-    one = Path(fedrec(*simulate).out.splitlines()[-1])
-    two = Path(fedrec(*simulate, *sets("algorithm.dim=8")).out.splitlines()[-1])
+    one = simulated(fedrec, settings_file)
+    two = simulated(fedrec, settings_file, *sets("algorithm.dim=8"))
     out = tmp_path / "compared"
     shown = fedrec("runs", "compare", one, two, "--out", out)
     assert shown.code == 0, shown.err
@@ -198,8 +204,8 @@ def test_runs_are_compared_with_the_first(fedrec, settings_file, tmp_path):
     assert list(found.to_pandas()["label"]) == [one.name, two.name]
 
 
-def test_intervals_are_only_between_the_same_users(fedrec, settings_file, tmp_path):
-    one = Path(fedrec("simulate", settings_file, *SETTINGS).out.splitlines()[-1])
+def test_intervals_are_only_between_the_same_users(fedrec, settings_file):
+    one = simulated(fedrec, settings_file)
     settings = (one / "resolved.toml").read_text()
     assert '"full"' in settings and "\nat = 5\n" in settings
     fewer, sampled, wider = (

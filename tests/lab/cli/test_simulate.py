@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 from command import SMALL, sets
+from world.plans import params
 
 from fedrec import load_data, load_settings
 from fedrec.cli.flags import tell_rows
@@ -20,7 +21,7 @@ from fedrec.data.mapped_items import MappedItems
 from fedrec_lab.reports.round_progress import StopRequest
 from fedrec_lab.reports.run_summary import summary_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
 
 
 def small(*more):
@@ -85,14 +86,13 @@ def test_a_run_goes_on_to_the_same_bits_with_its_users_in_files(
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ("simulate", "--seeds", "1,2", "--jobs", 2),
-        pytest.param(
-            ("evaluate", "--protocols", "full", "--lists-at", 5, "--budget", 1),
-            marks=pytest.mark.long,
-        ),
+    params(
         ("tune", "--try", "algorithm.dim=4,8"),
-    ],
+        long=[
+            ("simulate", "--seeds", "1,2", "--jobs", 2),
+            ("evaluate", "--protocols", "full", "--lists-at", 5, "--budget", 1),
+        ],
+    ),
     ids=lambda command: command[0],
 )
 def test_other_commands_find_the_same_with_users_in_files(
@@ -175,6 +175,7 @@ def test_exposing_clients_takes_a_flag(fedrec, tmp_path, interactions_file):
     assert len(found["items"]) == 2
 
 
+@pytest.mark.long
 def test_seeds_side_by_side_are_the_runs_of_each(fedrec, settings_file, tmp_path):
     clients = ("--clients", "2")
     outcome = fedrec("simulate", settings_file, *small(), "--seeds", "2,7", *clients, "--json")

@@ -5,6 +5,7 @@ import os
 import shlex
 import signal
 import subprocess
+from unittest.mock import patch
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +14,7 @@ from command import sets
 from fedrec.extras import install_command
 from fedrec.processes import child_command, module_search_path
 from fedrec.settings.validation import load_settings
+from fedrec_lab.reports.round_progress import StopRequest
 
 FLAGS = sets(
     "rounds.total=3", "algorithm.dim=4", "federation.minimum_item_users=1", "client.threads=1"
@@ -27,7 +29,8 @@ def settings_file(fedrec, tmp_path, interactions_file):
 
 
 @pytest.mark.slow
-def test_the_best_settings_are_printed_as_the_file_takes_them(fedrec, settings_file, tmp_path):
+@pytest.mark.usefixtures("without_figures")
+def test_the_best_settings_are_printed_as_the_file_takes_them(fedrec, settings_file):
     flattened = ["--set", "algorithm.regularisation=100000", *FLAGS]
     asked = ["--try", "algorithm.regularisation=10,100000"]
     outcome = fedrec("tune", settings_file, *asked, *flattened)
@@ -45,9 +48,13 @@ def test_the_best_settings_are_printed_as_the_file_takes_them(fedrec, settings_f
     assert found["above_popularity"] == (
         found["best"]["rates"]["ndcg"] > found["popularity"]["ndcg"]
     )
+    with patch.object(StopRequest, "requested", lambda self: True):
+        stopped = fedrec("tune", settings_file, *asked, *flattened)
+    assert stopped.code == 130 and "--resume" in stopped.err, stopped.err
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_figures")
 def test_algorithms_are_compared_from_data_and_the_winner_can_be_simulated(
     fedrec, interactions_file, tmp_path, monkeypatch
 ):

@@ -13,6 +13,7 @@ BEGAN = datetime(2026, 11, 25, 10, 40, 40, tzinfo=UTC)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_figures")
 def test_a_record_is_dated_by_the_start_of_the_run(tmp_path, interactions_file, capsys):
     settings = tmp_path / "run.toml"
     settings.write_text(

@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from command import SMALL, fedrec, interactions_file, sets, settings_file
+from command import SMALL, fedrec, interactions_file, sets, settings_file, without_figures
 
 from fedrec.errors import SettingsError
 from fedrec.settings.validation import load_settings
@@ -20,7 +20,7 @@ from fedrec_lab.reports import run_loggers
 from fedrec_lab.reports.round_progress import StopRequest
 from fedrec_lab.reports.run_loggers import RunLogger, RunLoggers
 
-__all__ = ["fedrec", "interactions_file", "settings_file"]
+__all__ = ["fedrec", "interactions_file", "settings_file", "without_figures"]
 
 SETTINGS = sets(*SMALL)
 
@@ -74,6 +74,7 @@ def chosen_of(run):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_figures")
 def test_a_logger_gets_what_the_log_has_and_one_that_fails_ends_nothing(
     fedrec, settings_file, loggers
 ):
@@ -167,6 +168,7 @@ def events(run):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_figures")
 def test_tensorboard_reads_back_every_number(fedrec, settings_file):
     outcome = fedrec("simulate", settings_file, *SETTINGS, "--log", "tensorboard")
     run = Path(outcome.out.splitlines()[-1])
@@ -216,6 +218,7 @@ def mlflow_server(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("without_figures")
 def test_an_mlflow_server_has_every_number_and_its_loss_ends_nothing(
     fedrec, settings_file, mlflow_server, monkeypatch
 ):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from command import without_figures
 from world.clock import FakeClock
 
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums
@@ -21,6 +22,9 @@ SAMPLED = Settings.model_validate(
 FULL = SAMPLED.model_copy(
     update={"evaluation": SAMPLED.evaluation.model_copy(update={"protocol": "full"})}
 )
+
+
+__all__ = ["without_figures"]
 
 
 @pytest.fixture
@@ -70,7 +74,7 @@ def test_a_deployed_run_names_its_protocol_and_whether_it_flatters(folder, round
     assert "validation, sampled (!), mean over users" in page
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("without_figures")
 def test_a_deployed_run_that_was_stopped_cannot_know(folder, rounds):
     recorded(folder, SAMPLED, rounds[:-1], None)
     assert summary_of(folder.path).caution is None
@@ -78,7 +82,7 @@ def test_a_deployed_run_that_was_stopped_cannot_know(folder, rounds):
     assert "sampled (?): whether this flatters every method is not known" in page
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("without_figures")
 def test_a_record_without_the_last_rounds_is_of_a_run_that_ended_early(folder, rounds):
     recorded(folder, FULL, rounds[:-2], None)
     found = summary_of(folder.path)
@@ -86,7 +90,7 @@ def test_a_record_without_the_last_rounds_is_of_a_run_that_ended_early(folder, r
     assert summary_of(recorded(folder, FULL, rounds, None).path).state == "finished"
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("without_figures")
 def test_full_flatters_no_user(folder, rounds):
     recorded(folder, FULL, rounds[:-1], None)
     found = summary_of(folder.path)

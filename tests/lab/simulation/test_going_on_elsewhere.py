@@ -100,6 +100,7 @@ def test_another_path_is_refused(stopped, tmp_path):
 
 
 def test_what_was_accepted_is_in_checkpoint_result_and_run_folder(stopped, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedrec_lab.reports.html.why_no_figures", lambda: "Without figures.")
     own = arithmetic_of("cpu")
     monkeypatch.setenv(OTHER, "Prescott")
     stopped(resume=True, accept_other_arithmetic=True, stop=lambda: True)

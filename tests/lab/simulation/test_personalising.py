@@ -49,12 +49,16 @@ def alone(settings, data):
     return run(settings, data)
 
 
-def test_the_same_bits_for_any_grouping_and_with_tables_in_files(settings, data, alone, tmp_path):
+def test_the_same_bits_for_any_grouping_stopped_and_with_tables_in_files(
+    settings, data, alone, tmp_path
+):
     assert bits(run(settings, data, n_clients=7)) == bits(alone)
+    rounds = iter([False, False, True])
     with patch.object(TableRoom, "is_enough_for", lambda self, n_users, widths: False):
-        in_files = run(settings, data, folder=tmp_path / "files", n_clients=2)
-        assert in_files.last.private.in_files
-        assert bits(in_files) == bits(alone)
+        run(settings, data, folder=tmp_path, stop=lambda: next(rounds))
+        in_files = run(settings, data, folder=tmp_path, n_clients=2, resume=True)
+    assert in_files.last.private.in_files
+    assert bits(in_files) == bits(alone)
 
 
 def test_blocks_of_few_users_change_no_more_than_rounding(settings, data, alone):
@@ -64,12 +68,6 @@ def test_blocks_of_few_users_change_no_more_than_rounding(settings, data, alone)
         if values.any():
             # Adam divides by the size of small gradients.
             assert_near(again.last.private.arrays()[name], values, 1e-2, name)
-
-
-def test_a_stopped_run_goes_on_to_the_same_bits(settings, data, alone, tmp_path):
-    rounds = iter([False, False, True])
-    run(settings, data, folder=tmp_path, stop=lambda: next(rounds))
-    assert bits(run(settings, data, folder=tmp_path, resume=True)) == bits(alone)
 
 
 def test_a_table_is_read_as_a_client_of_one_user_sends_it(settings, data):

@@ -68,6 +68,7 @@ def test_no_seed_begins_once_a_stop_was_asked_for(settings_of, data, tmp_path):
     assert not seeds(settings_of(), folders_in(tmp_path), data, stop=lambda: True)
 
 
+@pytest.mark.long
 def test_one_run_that_diverges_stops_the_others_and_is_named(settings_of, data, tmp_path):
     settings = settings_of(algorithm={"learning_rate": 1000.0, "regularisation": 10.0})
     with pytest.raises(TrainingError, match=r"Seed 1: .*algorithm\.learning_rate"):

@@ -147,6 +147,7 @@ def test_simulate_deals_silos_and_says_what_the_tail_is_worth(tmp_path, capsys, 
         text += "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
     (tmp_path / "run.toml").write_text(text)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedrec_lab.reports.html.why_no_figures", lambda: "Without figures.")
     with pytest.raises(SystemExit) as ended:
         main(["simulate", "run.toml", "--accept-exposure", "--json"])
     assert ended.value.code == 0

@@ -146,11 +146,7 @@ async def test_the_file_stays_open_until_it_is_unused(tmp_path, place):
         header = bench.header(0, 1, payload, engine.run.name)
         incoming = IncomingUpdate(engine.run, engine.updates, header)
 
-        async def call():
-            await incoming.take(pieces(payload))
-            await incoming.finish()
-
-        calling = asyncio.ensure_future(call())
+        calling = asyncio.ensure_future(incoming.take(pieces(payload)))
         await asyncio.to_thread(reached.wait, 60)
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -95,8 +95,7 @@ async def test_every_byte_is_taken(tmp_path, monkeypatch, size, waiting):
     async with running(bench, tmp_path) as engine:
         payload = bench.payload(0, 1, 0)
         update = await opened(engine, bench, payload)
-        await update.take(slow_pieces(payload, size))
-        assert not await update.finish()
+        assert not await update.take(slow_pieces(payload, size))
         await update.leave()
         (file,) = tmp_path.rglob("updates/*")
         assert file.read_bytes() == payload
@@ -129,8 +128,7 @@ async def test_no_more_is_read_than_may_wait(tmp_path, monkeypatch):
             await asyncio.sleep(0)
         assert read == 4
         go_on.set()
-        await taking
-        assert read == len(payload) and not await update.finish()
+        assert not await taking and read == len(payload)
         await update.leave()
 
 

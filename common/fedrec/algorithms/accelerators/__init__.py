@@ -79,6 +79,14 @@ ACCELERATORS: Mapping[str, Accelerator] = {
         ),
     ),
     "gpfedrec": Accelerator(version=1, serves=lambda algorithm: True),
+    "cofedrec": Accelerator(
+        version=1,
+        serves=lambda algorithm: (
+            # Exponentials would be too small for float32, and tables of pairs too large.
+            getattr(algorithm.settings, "temperature", 0.0) >= 0.025
+            and algorithm.settings.batch_size <= 4096
+        ),
+    ),
     "pfedgraph": Accelerator(version=1, serves=lambda algorithm: True),
     "plgc": Accelerator(
         version=1,

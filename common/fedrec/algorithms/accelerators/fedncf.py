@@ -230,7 +230,7 @@ def views_of(flat, dim):
 
 
 @njit(**COMPILED)
-def _add_product(total, weights, values):
+def add_product(total, weights, values):
     """Add weights @ values to a table of the same samples, four rows of values at a time."""
     inner = len(values)
     whole = inner - inner % 4
@@ -282,7 +282,7 @@ def _forward(units, weights, constant, values):
     """Write relu(weights @ values + constant). NaN stays NaN."""
     for row in range(len(units)):
         units[row] = constant[row]
-    _add_product(units, weights, values)
+    add_product(units, weights, values)
     for row in range(len(units)):
         into = row_at(units, row)
         for place in range(BLOCK):
@@ -293,7 +293,7 @@ def _forward(units, weights, constant, values):
 def _backward(slopes, weights, units, above):
     """Write the derivatives with respect to a layer's inputs, from those of the layer above."""
     slopes[:] = _ZERO
-    _add_product(slopes, weights.T, above)
+    add_product(slopes, weights.T, above)
     for row in range(len(slopes)):
         into, unit = row_at(slopes, row), row_at(units, row)
         for place in range(BLOCK):
@@ -363,7 +363,7 @@ def score_block(items, views, layers):
     _forward(layers.second, weight_2, bias_2, layers.first)
     _forward(layers.third, weight_3, bias_3, layers.second)
     layers.errors[0] = bias_4[0]
-    _add_product(layers.errors, weight_4, layers.third)
+    add_product(layers.errors, weight_4, layers.third)
 
 
 @njit(**COMPILED)
@@ -409,7 +409,7 @@ def take(batch, n_positives, rows, goals, vector, network, rates, layers, ones, 
         _add_outer(by_1[:, dim:], first_d, items)
         _add_sums(by_b1, first_d, ones)
         by_items[:] = _ZERO
-        _add_product(by_items, of_item.T, first_d)
+        add_product(by_items, of_item.T, first_d)
         _move_rows(by_items, part, rates.rows, space)
     by_vector[:] = _ZERO
     for row in range(_FIRST):

@@ -111,7 +111,7 @@ def fit(
     import torch
 
     common, n_users = _round_of(algorithm, start, sums), chunk.n_users
-    n_all, dim = algorithm.n_items, common.items.shape[1]
+    n_all, dim = algorithm.shapes.n_items, common.items.shape[1]
     users = FedRAPUsers(
         sampled=Sampled.of(
             chunk, seed=algorithm.shapes.seed, round_id=start.round, epochs=common.epochs

@@ -114,7 +114,7 @@ def fit(
 
 
 @njit(**COMPILED)
-def _move_head(places, n_positives, head, bias, rate, gradient, space):
+def move_head(places, n_positives, head, bias, rate, gradient, space):
     """Take step (i) of a minibatch in place. Return (new bias, loss before it)."""
     loss, slope = 0.0, np.float32(0.0)
     gradient[:] = 0.0
@@ -134,7 +134,7 @@ def _move_head(places, n_positives, head, bias, rate, gradient, space):
 
 
 @njit(**COMPILED)
-def _move_rows(places, n_positives, head, bias, item_rate, errors, space):
+def move_rows(places, n_positives, head, bias, item_rate, errors, space):
     """Take step (ii) of a minibatch: the errors of all rows first, then the rows."""
     drawn, row_of, rows = space.drawn, space.row_of, space.rows
     for place in places:
@@ -183,9 +183,9 @@ def _train_part(part, parts, users, common, scores, change, counts, losses, clip
             places = shuffled(n_samples, sampled.shuffle_keys[epoch, user], space)
             for start in range(0, n_samples, common.batch_size):
                 batch = places[start : start + common.batch_size]
-                bias, part_loss = _move_head(batch, n_positives, head, bias, rate, gradient, space)
+                bias, part_loss = move_head(batch, n_positives, head, bias, rate, gradient, space)
                 loss += part_loss
-                _move_rows(batch, n_positives, head, bias, item_rate, errors, space)
+                move_rows(batch, n_positives, head, bias, item_rate, errors, space)
         users.biases[user] = bias
         losses[user] = loss / (n_samples * common.epochs)
         if common.personal:

@@ -1,11 +1,16 @@
 """Compiled kernels train what the trainer trains, to the precision of float32."""
 
+import math
+
 import numpy as np
 import pytest
+import torch
 from conformance.histories import counted
 from world.plans import users_of
 
-from fedrec.algorithms.accelerators import ACCELERATORS, accelerator_for
+from fedrec.algorithms.accelerators import ACCELERATORS, accelerator_for, cofedrec
+from fedrec.algorithms.accelerators.compiled import open_space
+from fedrec.algorithms.batch import supervised_contrast
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.model.state import PrivateState
 from fedrec.plan.agreement import plan_fingerprint
@@ -57,6 +62,14 @@ CASES = {
         {},
     ),
     "gpfedrec": ({"name": "gpfedrec", "item_rate_scale": 5.0, "user_rate_scale": 20.0}, {}),
+    "cofedrec": (
+        {"name": "cofedrec", "item_rate_scale": 0.5, "weight": 0.5, "temperature": 0.3},
+        {},
+    ),
+    "cofedrec, without clusters": (
+        {"name": "cofedrec", "item_rate_scale": 0.5, "weight": 0.0},
+        {},
+    ),
     "pfedgraph": ({"name": "pfedgraph", "weight": 0.5}, {}),
     "pfedgraph, pushed away": (
         {"name": "pfedgraph", "weight": 0.5, "sign": "released", "dim": 40},
@@ -109,6 +122,8 @@ def trained(plan, users):
         # the gradient, which Adam makes a whole step.
         drawn = np.random.default_rng(4).normal(size=private.tensors["anchor"].shape)
         private = PrivateState.of({**private.tensors, "anchor": drawn.astype(np.float32)})
+    if "item_cluster" in shared.tensors:
+        shared = shared.with_tensors(item_cluster=np.arange(N_ITEMS) % 7 - 1.0)
     for round_id in range(2, 2 + ROUNDS):
         part = learner.contribute("train", round_id, shared, users, private)
         shared, private = learner.server.apply("train", round_id, shared, part.vector), part.private
@@ -139,6 +154,27 @@ def test_three_rounds_agree(case, users):
         assert_close(values, by_trainer[4].tensors[name], name)
     assert compiled[5] == by_trainer[5] == 0
     assert_close(compiled[6], by_trainer[6], "loss")
+
+
+def test_a_contrast_of_several_blocks_has_the_gradient_of_autograd():
+    """150 items of six clusters, of a cluster of its own and of none; some occur twice."""
+    rng, n, dim = np.random.default_rng(3), 150, 11
+    rows = rng.normal(size=(n, dim)).astype(np.float32)
+    labels = rng.integers(-1, 6, n).astype(np.float32)
+    labels[5] = 9.0
+    space = open_space(np.array([0, n]), 1, n, dim)
+    space.drawn[:n], space.row_of[:], space.rows[:] = np.arange(n), np.arange(n), rows
+    room = cofedrec._open_room(n + 20, space)
+    batch = np.concatenate([rng.permutation(n), rng.integers(0, n, 20)])
+    assert cofedrec._find_items(batch, labels, space, room) == n
+    for temperature in (0.025, 0.1, 1.0):
+        space.rows[:] = rows
+        cofedrec._contrast(n, np.float32(1.0 / (temperature * math.log(2.0))), room)
+        cofedrec._move_by_slopes(n, np.float32(200.0 / n), space, room)
+        own = torch.from_numpy(rows.astype(np.float64))[None].requires_grad_()
+        label, there = torch.from_numpy(labels)[None].double(), torch.ones((1, n)).double()
+        supervised_contrast(own, label, there, temperature).sum().backward()
+        assert_close(rows - space.rows, 100.0 * own.grad[0], temperature)
 
 
 def test_users_stop_whose_loss_stands_still(users):
@@ -189,6 +225,7 @@ def test_what_was_clipped_is_counted_alike(case, users):
         ("plgc", {"algorithm": {"name": "plgc"}}),
         ("plgc", {"algorithm": {"name": "plgc", "mixing": False}}),
         ("plgc", {"algorithm": {"name": "plgc", "weight": 0.0, "base": {"name": "fedrap"}}}),
+        ("cofedrec", {"algorithm": {"name": "cofedrec", "temperature": 0.01}}),
     ],
     ids=[
         "each user's change compressed",
@@ -201,6 +238,7 @@ def test_what_was_clipped_is_counted_alike(case, users):
         "a regulariser",
         "tables that are not mixed",
         "around another base",
+        "exponentials below float32",
     ],
 )
 def test_what_they_do_not_do_is_the_trainers(case, changes):

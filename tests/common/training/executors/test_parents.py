@@ -87,6 +87,7 @@ def all_ended(watched, *, within):
     return True
 
 
+@pytest.mark.long
 def test_a_program_from_stdin_needs_no_main_guard(started, tmp_path):
     process, watched, _ = started(3)
     out, errors = process.communicate(timeout=120)
@@ -105,6 +106,7 @@ def test_of_a_killed_parent_no_worker_is_alive_after_five_seconds(started, tmp_p
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_ctrl_c_is_the_parents(started, tmp_path):
     process, watched, pids = started(10_000)
     # A terminal sends it to the whole group; it may be sent to a worker alone.
