@@ -1,7 +1,10 @@
 """Commands that end with their test."""
 
 import pytest
+from command import fedrec
 from world.kits import commands
+
+__all__ = ["fedrec"]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import socket
 from contextlib import contextmanager
 
 import pytest
-from world.kits import Command, Kits, commands, events_of, fedrec, wait_for_event, wrong_clock
+from world.kits import Kits, commands, events_of, fedrec, wait_for_event, wrong_clock
 
 OLDER = "import fedrec.wire.messages as messages; messages.PROTOCOL_VERSION = '7.0'"
 WAITING, JOINED = "waiting_to_join", "joined"
@@ -267,17 +267,16 @@ GARBAGE = bytes(range(256)) * 40
 
 
 @pytest.fixture
-def run_fedrec(tmp_path):
-    """Run a command that refuses; return what it said on stderr."""
-    with commands() as start:
+def run_fedrec(fedrec, tmp_path, monkeypatch):
+    """Call a command that refuses; return what it said on stderr."""
+    monkeypatch.chdir(tmp_path)
 
-        def run(*arguments):
-            command: Command = start(tmp_path / f"{len(list(tmp_path.iterdir()))}.log", *arguments)
-            assert command.ended() == 2, command.output
-            assert command.out == ""
-            return command.output
+    def run(*arguments):
+        outcome = fedrec(*arguments)
+        assert (outcome.code, outcome.out) == (2, ""), outcome.err
+        return outcome.err
 
-        yield run
+    return run
 
 
 @pytest.fixture

@@ -1,19 +1,15 @@
 """`fedrec demo` from the first word to the last, and what is left when it is stopped."""
 
 import json
-import os
 import signal
 from pathlib import Path
 
 import pytest
-from command import fedrec
 from world.clock import poll
 from world.kits import descendants, is_running
 
 from fedrec import Recommender
 from fedrec.plan.protections import about_protection
-
-__all__ = ["fedrec"]
 
 pytestmark = pytest.mark.slow
 
@@ -25,8 +21,6 @@ def demo(start, folder, *arguments):
     return start(
         folder / "demo.log", "demo", "--protection", "none", "--synthetic",
         "--runs", str(folder / "runs"), *arguments,
-        # Drawing takes longer than the rounds.
-        missing=["matplotlib"],
     )  # fmt: skip
 
 
@@ -105,33 +99,6 @@ def assert_it_recommends(fedrec, folder, summary):
     found = fedrec("recommend", folder, "--user", user, "-n", 5, "--json").json
     assert found["round"] == summary["best_version"]
     assert len({item["item_id"] for item in found["items"]} - seen) == 5
-
-
-@pytest.mark.long
-def test_a_killed_client_is_told_with_its_signal_log_and_folder(start, tmp_path):
-    running = demo(start, tmp_path, "--rounds", "500", "--no-compare")
-    children = poll(lambda: all_there(running), "children")
-    poll(lambda: list(tmp_path.glob("runs/*/rounds.jsonl")), "a published round")
-    (victim,) = (
-        child for child in children if "clients/client-2/client.toml" in command_line(child)
-    )
-    os.kill(victim, signal.SIGKILL)
-    assert running.ended() == 1
-    (folder,) = (tmp_path / "runs").iterdir()
-    log = folder / "logs" / "client-2.log"
-    output = running.output
-    assert "error [training]: The process of client-2 was ended by signal 9 (SIGKILL)" in output
-    assert str(log) in output
-    last = next(line for line in reversed(log.read_text().splitlines()) if line)
-    assert f"  {last}" in output
-    assert f"Their logs are in {folder / 'logs'}" in output
-    assert "Traceback" not in output
-    poll(lambda: not [child for child in children if is_running(child)], "the children's end")
-
-
-def command_line(pid):
-    """Return what a process was started with."""
-    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
 
 
 @pytest.mark.long

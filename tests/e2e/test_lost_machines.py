@@ -235,19 +235,19 @@ def certificate_in(path):
 
 
 @pytest.mark.slow
-def test_a_second_operator_comes_and_goes(kits, start, tmp_path):
+def test_a_second_operator_comes_and_goes(kits, fedrec, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     kits.coordinator()
-    fedrec(tmp_path, "provision", "--operator", "maria")
+    assert fedrec("provision", "--operator", "maria").code == 0
     listed, maria = "authority/operator.crt", "operators/maria.pem"
 
     def exit_code(operator=maria):
-        asked = ("status", kits.address, "--operator", str(kits.path / operator))
-        return start(tmp_path / "status.log", *asked).ended()
+        return fedrec("status", kits.address, "--operator", kits.path / operator).code
 
     assert exit_code() != 0, "the coordinator was not told yet"
     shutil.copy(kits.path / listed, kits.path / "coordinator")
     poll(lambda: exit_code() == 0, "maria is an operator")
-    fedrec(tmp_path, "provision", "--remove-operator", "maria")
+    assert fedrec("provision", "--remove-operator", "maria").code == 0
     shutil.copy(kits.path / listed, kits.path / "coordinator")
     assert exit_code() != 0
     # The authority's own process was an operator all the time.

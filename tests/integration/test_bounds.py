@@ -2,36 +2,24 @@
 
 import json
 import random
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from filling_disk import Disk
-from world.bench import N_ITEMS, Bench, merged, plan_of
+from world.bench import merged, plan_of
 from world.clock import poll
-from world.links import Passing
-from world.parties import Client, check_against_one_process
+from world.parties import check_against_one_process
 from world.plans import params
 
-from fedrec.data import Catalogue
 from fedrec.durable import DiskFull
 from fedrec.errors import (
-    CatalogueMismatch,
-    FedrecError,
-    PlanMismatch,
-    RefusedError,
     SumOutOfBounds,
-    VersionMismatch,
 )
 from fedrec.follower.round_journal import AUDIT_FILE
-from fedrec.training.round_vectors import RoundVectors
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_authority.opening.sum_opening import _UNFIT
 from fedrec_client.state.private_store import PrivateStore
-from fedrec_server.app import Coordinator
-from fedrec_server.federation import PublicCatalogue
 from fedrec_server.rounds.endings import OUT_OF_BOUNDS
 from fedrec_server.uploads.round_sum import ItemHolders
 
@@ -118,35 +106,6 @@ def test_a_restarted_coordinator_knows_the_count(found, spoiler):
     assert np.array_equal(holders.last, counts) and holders.first is holders.last
 
 
-MEMBERS = range(3)
-
-
-class FromTheFuture(Passing):
-    """Meets a coordinator of the next major version."""
-
-    def federation(self, client_id):
-        return replace(self.link.federation(client_id), protocol_version="1.0")
-
-
-def test_refused_at_the_door(found, tmp_path):
-    federation = found(plan_of("none", 3, total=1), 7)
-    catalogue = Catalogue.of([f"i{number}" for number in range(N_ITEMS)])
-    catalogue.save(tmp_path / "other.csv")
-    unfit: list[tuple[Client, type[FedrecError]]] = [
-        (federation.client(3, data__catalogue=str(tmp_path / "other.csv")), CatalogueMismatch),
-        (federation.client(4, algorithm__learning_rate=0.25), PlanMismatch),
-        (federation.client(6, wrap=FromTheFuture), VersionMismatch),
-    ]
-    members = [federation.client(number) for number in MEMBERS]
-    for client, error in unfit:
-        failure = client.failure()
-        assert type(failure) is error, repr(failure)
-        assert failure.exit_code == 5
-        assert failure.remedy
-    for member in members:
-        assert member.result().reason == "all rounds are published"
-
-
 MOST_WRITES = 30
 """More than the writes of one commit, which begins anew where one of them fails."""
 MORE = [pytest.param(seed, marks=pytest.mark.long) for seed in range(3)]
@@ -195,22 +154,3 @@ def test_a_key_authority_goes_on(found, revealing, monkeypatch, seed):
     assert {federation.bench.model(n) for n in range(3)} == {merged().model}
     opened = [event.round for event in events if event.name == "sum revealed"]
     assert opened == [published.round for published in federation.published()]
-
-
-def test_a_coordinator_is_asked(tmp_path):
-    bench = Bench.make(tmp_path, plan_of("none", 3, "ease"))
-    settings = bench.coordinator_settings()
-    assert settings.data.catalogue is not None
-    catalogue = PublicCatalogue.load(Path(settings.data.catalogue))
-    spec = RoundVectors.of(bench.plan, N_ITEMS)
-    with pytest.raises(RefusedError, match="the coordinator would read which pairs"):
-        Coordinator.from_settings(settings, catalogue, spec)
-    Coordinator.from_settings(settings, catalogue, spec, accept_exposure=True)
-
-
-def test_a_client_is_asked_whatever_the_coordinator_accepted(found):
-    federation = found(plan_of("none", 3, "ease"), 3)
-    failure = federation.client(0, accept_exposure=False).failure()
-    assert type(failure) is RefusedError
-    assert failure.exit_code == 5
-    assert "--accept-exposure" in failure.remedy

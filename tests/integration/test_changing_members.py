@@ -4,17 +4,15 @@ import json
 import signal
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from world.bench import Bench, accepted, compute, federal, invite, never_met, plan_of
-from world.children import CoordinatorProcess, KillCoordinator, close_all
-from world.clock import DEADLINE_SECONDS, poll
+from world.bench import accepted, compute, federal, invite, never_met, plan_of
+from world.clock import DEADLINE_SECONDS
 from world.federation import keep, rotate
 from world.held_steps import until_others_are_done
 from world.links import Gate
-from world.parties import Client, operators_link
+from world.parties import operators_link
 from world.plans import params
 
 from fedrec.errors import NotInRoster
@@ -192,51 +190,6 @@ def test_a_client_that_missed_two_rotations_takes_a_snapshot(found):
     bench = federation.bench
     assert len({bench.model(number) for number in range(4)}) == 1
     assert [round_.epoch for round_ in federation.published()][:3] == [1, 1, 2]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("place", ["rows.committed", "file.rename", "epoch.ack"])
-def test_the_coordinator_killed_while_it_takes_an_epoch_in(tmp_path, place):
-    bench = Bench.make(tmp_path, plan_of("bfv", 3), 4)
-    folder = AuthorityFolder(bench.workspace.folder / "keys")
-    gate = Gate(2)
-    events: list[AuthorityEvent] = []
-    clients: list[Client] = []
-    children: list[CoordinatorProcess] = []
-    try:
-        kill = KillCoordinator(failpoint=place, round=2, epochs=True)
-        children.append(CoordinatorProcess(bench, kill=kill))
-        address = children[0].address
-        clients.append(Client(bench.client_settings(0, address), wrap=gate))
-        clients += [Client(bench.client_settings(n, address)) for n in (1, 2, 3)]
-        assert gate.reached.wait(DEADLINE_SECONDS)
-        for client in clients[1:]:
-            client.wait_for("sent", 2)
-        removed = Identity.load(bench.state(3)).client_id
-        keep(folder, folder.membership.without_member(removed, 7))
-        rotate(folder)
-        link = operators_link(bench, address)
-        with closing(link):
-            delivery = Delivery(folder, link, events.append)
-            assert not delivery.look(), f"it was killed before it answered: {events}"
-            assert children[0].ended() == -signal.SIGKILL
-            port = int(address.rpartition(":")[2])
-            children.append(CoordinatorProcess(bench, port=port))
-            poll(lambda: delivery.look() and link.status().epoch == 2)
-            gate.opened.set()
-            assert isinstance(clients[3].failure(), NotInRoster)
-            for client in clients[:3]:
-                assert client.result().reason == "all rounds are published"
-            reasons = [
-                e.fields["reason"] for e in link.events(follow=False) if "reason" in e.fields
-            ]
-            assert reasons == ["the key epoch changed", "all rounds are published"]
-            assert len({bench.model(number) for number in range(3)}) == 1
-    finally:
-        gate.opened.set()
-        for client in clients:
-            client.stop()
-        close_all(children)
 
 
 def test_the_authority_as_a_process(found):

@@ -101,14 +101,6 @@ def test_the_papers_preset_publishes_the_same_bits(found):
     check_model(federation, ratio=0.02, total=1)
 
 
-@pytest.mark.long
-def test_sums_of_more_than_a_party_would_add_up(found):
-    plan = clear_plan(recompute_limit=3, clients_per_round=4, minimum_clients=4, total=1)
-    federation = found(plan, 4, bench=Alone)
-    federation.start_all()
-    check_model(federation, total=1)
-
-
 def test_a_client_of_several_users_is_refused_by_name(found):
     federation = found(clear_plan(minimum_clients=3), 3)
     failure = federation.client(0).failure()

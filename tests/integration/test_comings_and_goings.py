@@ -10,32 +10,14 @@ import pytest
 from world.bench import plan_of
 from world.clock import DEADLINE_SECONDS, poll
 from world.kits import Kits, commands, fedrec
-from world.links import Gate, Passing
+from world.links import Gate
 from world.parties import check_against_one_process
 from world.plans import params
 
 from fedrec.identity.certificates import Credentials
 from fedrec.wire.admin_link import AdminLink
-from fedrec.wire.chunks import Blob
 
 MEMBERS = range(3)
-
-
-class FirstCopyIsWrong:
-    """Sends rubbish in place of the first copy of the model, under a true statement."""
-
-    def __init__(self):
-        self.copies: list[bytes] = []
-
-    def __call__(self, link):
-        copies = self.copies
-
-        class Wrong(Passing):
-            def submit_snapshot(self, report, blob):
-                copies.append(blob)
-                self.link.submit_snapshot(report, blob[::-1] if len(copies) == 1 else blob)
-
-        return Wrong(link)
 
 
 @pytest.mark.parametrize("protection", params("bfv", long=["none"]))
@@ -125,73 +107,6 @@ def test_late_joiners_take_a_snapshot_and_then_part(found, protection):
     sent = [event for maker in makers for event in maker.events if event.name == "snapshot_sent"]
     assert len(sent) == (2 if protection == "none" else 1)
     assert "published" not in {e.name for e in second.events if (e.round or 0) < 4}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("protection", ["none", "bfv"])
-def test_a_client_that_is_behind_by_fifty_versions(found, protection):
-    """It takes each of them, or a copy where their sums are kept no more, and then part."""
-    missed = 50
-    federation = found(plan_of(protection, 3, total=missed + 4), 4)
-    gate, until_it_is_back = Gate(3), Gate(3 + missed)
-    away = federation.client(3, wrap=gate)
-    members = [federation.client(0, wrap=until_it_is_back)]
-    members += [federation.client(number) for number in MEMBERS[1:]]
-    try:
-        assert gate.reached.wait(DEADLINE_SECONDS)
-        for member in members:
-            member.wait_for("sent", 3)
-        gate.opened.set()
-        away.stop()
-        federation.clients.remove(away)
-        federation.clock.jump(federation.bench.plan.rounds.deadline_seconds)
-        assert until_it_is_back.reached.wait(DEADLINE_SECONDS)
-        back = federation.client(3)
-        federation.until_waiting(3)
-    finally:
-        gate.opened.set()
-        until_it_is_back.opened.set()
-    if protection == "none":
-        counted = [len(clients) for clients in check_against_one_process(federation)]
-        published = [event.round for event in back.events if event.name == "published"]
-        assert published == list(range(published[0], missed + 7)) and published[0] <= 3
-    else:
-        assert {client.result().version for client in federation.clients} == {missed + 6}
-        counted = [e.fields["counted"] for e in federation.journal() if e.kind == "round published"]
-        assert back.wait_for("snapshot_taken").round == missed + 2
-        assert len({federation.bench.model(number) for number in range(4)}) == 1
-    # Under encryption its update may have been on its way when it went.
-    assert counted[3 : missed + 2] == [3] * (missed - 1)
-    assert counted[-3:] == [4, 4, 4]
-
-
-def test_a_wrong_copy_of_the_model_is_passed_over_and_made_again(found):
-    """No client but a joiner can tell; it takes the rounds, and others have a better copy made."""
-    federation = found(plan_of("bfv", 3), 6)
-    store = federation.coordinator.engine.run.store
-    gate, makers = Gate(4), FirstCopyIsWrong()
-    for number in range(2):
-        federation.client(number, wrap=makers)
-    federation.client(2, wrap=gate)
-    with gate:
-        assert gate.reached.wait(DEADLINE_SECONDS)
-        federation.until_waiting(0, 1)
-        late = [federation.client(3)]
-        wrong = poll(lambda: store.snapshot())
-        assert wrong is not None
-        federation.until_waiting(3)
-        for number in (4, 5):
-            late.append(federation.client(number))
-            federation.until_waiting(number)
-        poll(lambda: store.snapshot() != wrong)
-        better = store.snapshot()
-        assert better is not None
-    counted = check_against_one_process(federation)
-    assert counted[:3] == [{0, 1, 2}, {0, 1, 2}, {0, 1, 2}]
-    # Whoever made it: all who have the model make the same bytes of it.
-    assert better.blob == Blob.of(makers.copies[0])
-    events = [event.name for client in late for event in client.events]
-    assert "snapshot_refused" in events and "published_round_refused" not in events
 
 
 def test_a_look_that_failed_does_not_end_all_deadlines(found):

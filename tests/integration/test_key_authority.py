@@ -10,20 +10,16 @@ import pytest
 from world.bench import N_ITEMS, Alone, Bench, clear_plan, federal, merged, plan_of
 from world.children import ClientProcess, CoordinatorProcess, close_all
 from world.clock import DEADLINE_SECONDS, poll
-from world.federation import keep, rotate
 from world.links import TRICKS, Falsifier, Gate
 from world.parties import AuthorityProcess, check_against_one_process, operators_link
 from world.plans import params
 
 from fedrec.cli.operating import status_rows
-from fedrec.errors import KeysError
 from fedrec.follower.round_journal import AUDIT_FILE
 from fedrec.identity.epoch import KeyEpoch
-from fedrec.identity.identity import Identity
 from fedrec.plan.layout import Layout, protection_of
 from fedrec.plan.travelling_rows import ROW_STEP
 from fedrec_authority.folder.authority_folder import AuthorityFolder
-from fedrec_authority.folder.backup import back_up, restore
 from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_lab.audit.wire import audit_wire
 from fedrec_server.service.wire_recorder import WireRecorder
@@ -163,66 +159,6 @@ def test_one_clients_ciphertext_is_not_a_sum(found, revealing, protection):
 
 
 _ABANDONED = "round abandoned"
-
-
-def test_members_come_and_go(found, revealing):
-    """A new epoch has another secret key; the old one is destroyed where it lay."""
-    federation = found(plan_of("bfv", key_holder="authority"), 4)
-    bench = federation.bench
-    folder = AuthorityFolder(bench.workspace.folder / "keys")
-    gate = Gate(3)
-    revealing(federation)
-    clients = [federation.client(0, wrap=gate), federation.client(1), federation.client(2)]
-    removed = federation.client(3)
-    with gate:
-        assert gate.reached.wait(2 * DEADLINE_SECONDS)
-        gone = Identity.load(bench.state(3)).client_id
-        keep(folder, folder.membership.without_member(gone, 7))
-        made = rotate(folder)
-        assert folder.revealer.epochs == (1, 2)
-        assert _deliver(federation, made.to_json())
-        removed.failure()
-    for client in clients:
-        assert client.result().reason == "all rounds are published"
-    assert len({bench.model(number) for number in range(3)}) == 1
-    assert {published.epoch for published in federation.published()} == {1, 2}
-    poll(lambda: folder.revealer.epochs == (2,))
-
-
-def _deliver(federation, bundle):
-    with closing(operators_link(federation.bench, federation.address)) as link:
-        return link.install_epoch(bundle)
-
-
-def test_restored_from_a_backup(found, revealing, tmp_path):
-    """No secret key is in it: a new epoch has another, and two members say which model it is."""
-    federation = found(plan_of("bfv", key_holder="authority"))
-    folder = federation.bench.workspace.folder
-    gate = Gate(3)
-    revealing(federation)
-    back_up(AuthorityFolder(folder / "keys"), tmp_path / "copy", "a passphrase of words")
-    federation.client(0, wrap=gate)
-    federation.client(1)
-    federation.client(2)
-    with gate:
-        assert gate.reached.wait(2 * DEADLINE_SECONDS)
-        revealing.stop()  # type: ignore[attr-defined]
-        restored = AuthorityFolder(folder / "restored")
-        restore(tmp_path / "copy", restored, "a passphrase of words")
-        with pytest.raises(KeysError, match="fedrec keys rotate"):
-            restored.revealer_credentials()
-        made = rotate(restored)
-        # The coordinator knows neither the new revealer nor its epoch: it waits to be let in.
-        events = revealing(federation, "restored")
-        poll(lambda: [event.name for event in events] == ["revealer waits"])
-        # Round 3 could not be opened any more: it is given up at once.
-        assert _deliver(federation, made.to_json())
-        gate.opened.set()
-        check_against_one_process(federation)
-    assert [e.round for e in federation.journal() if e.kind == _ABANDONED] == [3]
-    assert [p.epoch for p in federation.published()] == [1, 1, 2, 2, 2]
-    # It opened none of the first epoch's rounds, and all of the second's.
-    assert [e.round for e in events if e.name == "sum revealed"] == [4, 5, 6]
 
 
 AWAY_SECONDS = float(os.environ.get("FEDREC_TEST_AWAY_SECONDS", "60"))

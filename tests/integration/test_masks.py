@@ -1,19 +1,16 @@
 """Federations under masks, and their key rotation."""
 
 import json
-import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from integration.test_changing_members import Authorities, check_members
 from world.bench import plan_of
-from world.children import ClientProcess, KillClient, close_all
 from world.clock import poll
 from world.held_steps import (
     N_CLIENTS,
     Gate,
-    keys_of,
     let_it_drop_out,
     phase_in,
     phase_of,
@@ -231,42 +228,6 @@ def test_a_client_takes_steps_in_order_and_signs_one_set(found):
     assert len(link[0].sent["signature"]) >= 2
     assert all(len(set(bodies)) == 1 for bodies in link[0].sent.values())
     assert audit_of(federation.bench, 0) == []
-
-
-@pytest.mark.long
-def test_of_nine_clients_one_vanishes_after_its_shares_and_six_are_published(found):
-    """Eight clients are processes; one of them is killed once the others have its shares."""
-    federation, victim = found(plan_of("masks", 3, mask_step_seconds=60.0), N_CLIENTS), 4
-    bench, engine = federation.bench, federation.coordinator.engine
-    first = Gate(3, "keys")
-    federation.client(0, wrap=first)
-    kill = KillClient(place="after shares", round=3)
-    children = {
-        number: ClientProcess(bench, number, federation.address, kill if number == victim else None)
-        for number in range(1, N_CLIENTS)
-    }
-    try:
-        poll(lambda: keys_of(federation, 3) == N_CLIENTS - 1)
-        first.opened.set()
-        assert children[victim].ended() == -signal.SIGKILL
-
-        def others_sent_their_vectors():
-            round_ = engine.run.state.current
-            return round_ is not None and len(round_.accepted) == N_CLIENTS - 1
-
-        poll(others_sent_their_vectors)
-        federation.clock.jump(61)
-        poll(lambda: engine.run.state.published >= 3)
-        children[victim].close()
-        children[victim] = ClientProcess(bench, victim, federation.address)
-        for child in children.values():
-            assert child.answer() == "all rounds are published"
-        counted = check_against_one_process(federation)
-    finally:
-        first.opened.set()
-        close_all(children.values())
-    assert counted[2] == without_cell_of(federation, victim)
-    assert len(counted[2]) == 6
 
 
 ROUND = 3

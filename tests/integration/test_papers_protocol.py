@@ -25,13 +25,9 @@ def check_finished(federation):
     assert {bench.model(number) for number in range(bench.n_clients)} == {merged().model}
 
 
-def measured(federation):
-    return [event for event in federation.journal() if event.kind == "round measured"]
-
-
-def lying(federation, number, *rounds, silent=False):
+def lying(federation, number, *, silent):
     who = Identity.load(federation.bench.state(number))
-    return lambda link: Misreporting(link, who, rounds or EVERY, bit=1 << number, silent=silent)
+    return lambda link: Misreporting(link, who, EVERY, bit=1 << number, silent=silent)
 
 
 class Reports(Passing):
@@ -68,28 +64,6 @@ def test_two_that_say_the_same_are_enough(found, silent):
     federation.client(2)
     check_finished(federation)
     assert federal(federation.metrics()) == federal(merged().metrics)
-
-
-def test_clients_disagree(found):
-    """The run goes on without that round's metrics, and says so."""
-    federation = found(plan_of("bfv"))
-    for number in range(3):
-        federation.client(number, wrap=lying(federation, number, 2, 5))
-    for number in (2, 5):
-        poll(lambda number=number: federation.coordinator.engine.run.state.published == number)  # type: ignore[misc]
-        waiting = poll(lambda: federation.coordinator.engine.run.state.reporting)
-        assert waiting is not None and waiting.round == number
-        poll(lambda: len(federation.coordinator.engine.run.state.reporting.reports) == 3)  # type: ignore[union-attr]
-        assert federation.coordinator.engine.run.state.ending is None
-        federation.clock.jump(federation.bench.plan.rounds.report_seconds)
-    check_finished(federation)
-    reasons = {event.round: event.fields.get("reason") for event in measured(federation)}
-    assert reasons == {1: None, 2: "clients disagree", 3: None, 4: None, 5: "clients disagree"}
-    metrics = federation.metrics()
-    assert metrics[2] == metrics[5] == []
-    assert {number: sums for number, sums in federal(metrics).items() if sums} == {
-        number: sums for number, sums in federal(merged().metrics).items() if number not in (2, 5)
-    }
 
 
 @pytest.mark.parametrize("version", [0, 2])

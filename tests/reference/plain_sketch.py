@@ -27,6 +27,13 @@ def plain_orth(total):
     return basis
 
 
+def plain_joined(drawn, first, along, second):
+    """Return the directions of both sums and their products with G, by Gram-Schmidt."""
+    basis = plain_orth(np.hstack([along, drawn]))
+    parts = np.linalg.pinv(np.hstack([along, drawn])) @ basis
+    return basis, np.hstack([second, first]) @ parts
+
+
 def plain_weights(directions, total, holders, regularisation, form):
     """Return B, dense, from Y = G Q: Nystrom, then EASE's formula with P by inversion."""
     shift = 1e-9 * np.linalg.norm(total)

@@ -10,11 +10,12 @@ from world.children import ClientProcess, CoordinatorProcess
 from world.clock import DEADLINE_SECONDS, poll
 from world.links import Gate
 from world.parties import Client
+from world.plans import params
 
 from fedrec_client.state.private_store import PrivateStore
 
 
-@pytest.mark.parametrize("limit", [20_000, 0])
+@pytest.mark.parametrize("limit", params(20_000, long=[0]))
 def test_scenario_13_no_file_may_grow(tmp_path, limit):
     bench = Bench.make(tmp_path, plan_of("bfv"))
     coordinator = CoordinatorProcess(bench)
@@ -52,10 +53,10 @@ def limit_file_size(pid, n_bytes):
 
 
 @pytest.mark.parametrize(
-    ("protection", "limit", "in_files"),
-    [("none", 0, False), ("bfv", 20_000, False), ("none", 0, True)],
+    "case", params(("bfv", 20_000, False), long=[("none", 0, False), ("none", 0, True)])
 )
-def test_scenario_13_a_client_without_space_waits_for_some(tmp_path, protection, limit, in_files):
+def test_scenario_13_a_client_without_space_waits_for_some(tmp_path, case):
+    protection, limit, in_files = case
     bench = Bench.make(tmp_path, plan_of(protection))
     coordinator = CoordinatorProcess(bench)
     waits = ClientProcess(bench, 2, coordinator.address, in_files=in_files)

@@ -92,7 +92,6 @@ class KillCoordinator:
             clients have yet to say alike what is in its sum.
         counted: updates that it has; how many are counted at once depends on when they arrive.
         reports: of clients that it has.
-        epochs: while it takes in a key epoch, whatever the round.
 
     None stands for what does not matter.
     """
@@ -102,7 +101,6 @@ class KillCoordinator:
     phase: str | None = None
     counted: int | None = None
     reports: int | None = None
-    epochs: bool = False
 
     def is_here(self, name: str, state: State) -> bool:
         """Tell whether the coordinator has come to the place."""
@@ -308,12 +306,9 @@ def _run_coordinator(settings: Settings, kill: KillCoordinator | None, parent: C
     known: list[Coordinator] = []
 
     def failpoint(name: str) -> None:
-        if kill is not None and known and known[0]._engine is not None:
-            if kill.epochs:
-                if name == kill.failpoint and _has_epoch(Path(settings.coordinator.state), name):
-                    os.kill(os.getpid(), signal.SIGKILL)
-            elif kill.is_here(name, known[0].engine.run.state):
-                os.kill(os.getpid(), signal.SIGKILL)
+        running = known and known[0]._engine is not None
+        if kill is not None and running and kill.is_here(name, known[0].engine.run.state):
+            os.kill(os.getpid(), signal.SIGKILL)
 
     catalogue = PublicCatalogue.load(Path(settings.data.catalogue or ""))
     spec = RoundVectors.of(settings.plan, N_ITEMS)
@@ -327,14 +322,6 @@ def _run_coordinator(settings: Settings, kill: KillCoordinator | None, parent: C
         # What it writes goes where its fork server's output went, which another test began.
         parent.send(DidNotStart(str(error)))
         sys.exit(1)
-
-
-def _has_epoch(state: Path, name: str) -> bool:
-    """Tell whether an epoch's bundle is being kept just now."""
-    if name == "file.rename":
-        drafts = (path.read_bytes() for path in (state / "partial").glob("tmp-*"))
-        return any(b'"kind":"fedrec key epoch"' in draft for draft in drafts)
-    return any((state / "epochs").iterdir())
 
 
 def close_all(children: Iterable[Child]) -> None:

@@ -79,57 +79,62 @@ def document() -> dict[str, Any]:
             f"A POST has them in one JSON object of at most {MOST_BODY_BYTES} "
             "bytes, so that no user appears in an address.",
         },
-        "paths": {
-            "/v1/recommend": _questions(
-                "/v1/recommend",
-                "The best items for a user of this client, or for a new user.",
-                RECOMMEND_FIELDS,
-                (*_OF_QUESTIONS, "unknown_user", "no_fold_in"),
-                required=[],
-            ),
-            "/v1/batch": _questions(
-                "/v1/batch",
-                "The best items for each of several users of this client, from one version.",
-                BATCH_FIELDS,
-                (*_OF_QUESTIONS, "unknown_user"),
-                required=["users"],
-                answer="Batch",
-            ),
-            "/v1/similar": _questions(
-                "/v1/similar",
-                "The items whose rows have the largest cosine with the row of an item.",
-                SIMILAR_FIELDS,
-                _OF_QUESTIONS,
-                required=["item"],
-            ),
-            "/health": {
-                "get": {
-                    "operationId": "health",
-                    "summary": "Whether there is a model, and its version.",
-                    "responses": {
-                        "200": _response("There is a model.", "Health"),
-                        "503": _response("There is no model yet.", "Health"),
-                    },
-                }
-            },
-            "/metrics": {
-                "get": {
-                    "operationId": "metrics",
-                    "summary": "Metrics for Prometheus, none of which is about a user or an item.",
-                    "responses": {
-                        "200": {
-                            "description": "The numbers.",
-                            "content": {"text/plain": {"schema": {"type": "string"}}},
-                        },
-                        **_responses(("unauthorised",)),
-                    },
-                    "security": [{}, {"token": []}],
-                }
-            },
-        },
+        "paths": _answers(),
         "components": {
             "schemas": _schemas(),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _answers() -> dict[str, Any]:
+    """Return what each path answers."""
+    return {
+        "/v1/recommend": _questions(
+            "/v1/recommend",
+            "The best items for a user of this client, or for a new user.",
+            RECOMMEND_FIELDS,
+            (*_OF_QUESTIONS, "unknown_user", "no_fold_in"),
+            required=[],
+        ),
+        "/v1/batch": _questions(
+            "/v1/batch",
+            "The best items for each of several users of this client, from one version.",
+            BATCH_FIELDS,
+            (*_OF_QUESTIONS, "unknown_user"),
+            required=["users"],
+            answer="Batch",
+        ),
+        "/v1/similar": _questions(
+            "/v1/similar",
+            "The items whose rows have the largest cosine with the row of an item.",
+            SIMILAR_FIELDS,
+            _OF_QUESTIONS,
+            required=["item"],
+        ),
+        "/health": {
+            "get": {
+                "operationId": "health",
+                "summary": "Whether there is a model, and its version.",
+                "responses": {
+                    "200": _response("There is a model.", "Health"),
+                    "503": _response("There is no model yet.", "Health"),
+                },
+            }
+        },
+        "/metrics": {
+            "get": {
+                "operationId": "metrics",
+                "summary": "Metrics for Prometheus, none of which is about a user or an item.",
+                "responses": {
+                    "200": {
+                        "description": "The numbers.",
+                        "content": {"text/plain": {"schema": {"type": "string"}}},
+                    },
+                    **_responses(("unauthorised",)),
+                },
+                "security": [{}, {"token": []}],
+            }
         },
     }
 

@@ -25,6 +25,13 @@ Model (Nystrom), with nu = 1e-9 |Y|_F and sigma the largest deviation of the gri
 
     T = B R diag(sqrt(max(S^2 - nu, 0)) / S), so that G ~ T T^T.
 
+Two sums hold up to 2 k directions without a byte more. The part of Omega outside Q is
+
+    Omega - Q Q^T Omega = U diag(s) Z^T, and G U = (Y_1 - Y_2 Q^T Omega) Z / s.
+
+Some candidates take [Q, U] and [Y_2, G U] in place of Q and Y, with the columns for which s > 1. If
+clients left between the sums, Y_1 and Y_2 belong to two G. Then Q alone is the safe choice.
+
 The counts give the diagonal, of which T T^T lacks d = max(c - rowsum(T^2), 0). D is lambda I
 ("plain"), lambda I + diag(d) ("diag") or lambda I + diag(d + c) ("edlae"). With W = D^-1 T, M = (I
 + T^T W)^-1 and P = D^-1 - W M W^T, a history x scores
@@ -33,13 +40,17 @@ The counts give the diagonal, of which T T^T lacks d = max(c - rowsum(T^2), 0). 
 
 which is EASE's score with this P. It keeps n x k numbers, never an n x n matrix. "edlae" is the
 diagonal of EDLAE ("Autoencoders that don't overfit towards the Identity", Steck 2020, section 3.3)
-for a dropout of one half, p / (1 - p) = 1.
+for a dropout of one half, p / (1 - p) = 1. Some candidates divide the score of item j by
+
+    (c_j / mean of c)^beta, beta = 0.2,
+
+which pushes popular items back, as RP3beta does (Paudel et al. 2017).
 
 Choice: the round after the last sum grades. Every client measures the gain of each candidate on its
-own users' validation items: lambda, and plain, diag or edlae. The sums of these gains are published
-and determine the best candidate, which is part of the model. Without such a round, the model
-follows the settings. Earlier models may have chosen k/2 or k/4 directions, the first columns of Q
-and Y.
+own users' validation items: lambda, plain, diag or edlae, Q alone or with U, and with U also beta.
+The sums of these gains are published and determine the best candidate, which is part of the model.
+Without such a round, the model follows the settings, with Q alone. Earlier models may have chosen
+k/2 or k/4 directions, the first columns of Q and Y.
 
 Noise: under `[privacy]` histories have length 1. A user adds x_u (x_u^T Q) / |h|. Its length is at
 most 1 along orthonormal directions and about sqrt(k) along Omega, and there it is divided by 2
@@ -55,7 +66,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -83,6 +94,7 @@ from fedrec.algorithms.sketched_weights import (
     Form,
     SketchedWeights,
     drawn_directions,
+    joined,
     low_rank,
     orthonormal,
     scores_of,
@@ -114,6 +126,7 @@ _UNCHOSEN = -1.0
 _LAMBDAS = (30.0, 100.0, 300.0, 1000.0, 3000.0)
 """Candidates to grade in addition to the setting."""
 _SMALL_LAMBDAS = (3.0, 10.0)
+_EXPONENTS = (0.0, 0.2)
 
 
 class SketchSettings(AlgorithmSettings):
@@ -170,12 +183,15 @@ class Candidate:
     """A way to derive a model from the sums.
 
     Attributes:
-        dim: number of directions in use, the first ones.
+        dim: number of directions in use, the first ones of Q. Twice as many as the settings have
+            are those of both sums.
+        exponent: beta, by which popular items are pushed back.
     """
 
     dim: int
     regularisation: float
     form: Form
+    exponent: float
 
 
 class Sketch(ExactAlgorithm):
@@ -271,22 +287,25 @@ class Sketch(ExactAlgorithm):
         Models have the position of their choice, so new candidates are added at the end.
         """
         own = self.settings
-        first = (own.dim, own.regularisation, own.form)
+        first = (own.dim, own.regularisation, own.form, 0.0)
         former: tuple[Form, ...] = ("plain", "diag")
+        lambdas, none = _SMALL_LAMBDAS + _LAMBDAS, (0.0,)
         dims = (dim for dim in (own.dim, own.dim // 2, own.dim // 4) if dim)
-        found = dict.fromkeys(itertools.product(dims, _LAMBDAS, former))
-        found |= dict.fromkeys(itertools.product((own.dim,), _SMALL_LAMBDAS, former))
-        found |= dict.fromkeys(itertools.product((own.dim,), _SMALL_LAMBDAS + _LAMBDAS, ("edlae",)))
-        found.pop(first, None)
+        found = dict.fromkeys((first, *itertools.product(dims, _LAMBDAS, former, none)))
+        found |= dict.fromkeys(itertools.product((own.dim,), _SMALL_LAMBDAS, former, none))
+        found |= dict.fromkeys(itertools.product((own.dim,), lambdas, ("edlae",), none))
+        if own.sums == 2 and self.shapes.noise is None:
+            both = itertools.product((2 * own.dim,), lambdas, get_args(Form), _EXPONENTS)
+            found |= dict.fromkeys(both)
         return tuple(
-            Candidate(dim=dim, regularisation=value, form=form)
-            for dim, value, form in (first, *found)
+            Candidate(dim=dim, regularisation=value, form=form, exponent=exponent)
+            for dim, value, form, exponent in found
         )
 
     @property
     def graded(self) -> tuple[int, ...]:
-        """The positions of the candidates to grade: those of all directions."""
-        return tuple(i for i, way in enumerate(self.ways) if way.dim == self.settings.dim)
+        """The positions of the candidates to grade: those of all directions, or of both sums."""
+        return tuple(i for i, way in enumerate(self.ways) if way.dim >= self.settings.dim)
 
     def chosen(self, shared: SharedState) -> Candidate:
         """Return the candidate that makes a version's model."""
@@ -308,7 +327,7 @@ class Sketch(ExactAlgorithm):
 
     def bytes_per_user(self, n_active: int, n_steps: int) -> int:
         """Return the memory of a user's items, sums and scores."""
-        return 8 * n_active + 48 * n_steps + 24 * self.settings.dim
+        return 8 * n_active + 48 * n_steps + 40 * self.settings.dim
 
     def read(
         self, shared: SharedState, active: NDArray[np.int64], round_id: int
@@ -337,13 +356,12 @@ class Sketch(ExactAlgorithm):
                 "popularity": popularity,
             }
         if self._weights is None or self._weights[0] is not shared:
-            way = self.chosen(shared)
-            found = weights_of(
-                self._low_rank_of(shared, active, way.dim),
-                shared.rows("item_users", active),
-                way.regularisation,
-                way.form,
-            )
+            way, holders = self.chosen(shared), shared.rows("item_users", active)
+            low = self._low_rank_of(shared, active, way.dim)
+            found = weights_of(low, holders, way.regularisation, way.form)
+            if way.exponent:
+                pushed = (np.maximum(holders, 1.0) / holders.mean()) ** -way.exponent
+                found = replace(found, scale=found.scale * pushed, own=found.own * pushed)
             self._weights = (shared, found)
         found = self._weights[1]
         return {
@@ -361,13 +379,19 @@ class Sketch(ExactAlgorithm):
         known = self._low_rank
         if known is None or known[0] is not product or known[1] != dim:
             total = self._table(product)
-            drawn = not len(shared.kept["before"])
+            before = shared.kept["before"]
+            drawn = not len(before)
             directions = (
                 drawn_directions(self.shapes.seed, active, self.settings.dim)
                 if drawn
-                else self._orthonormal(shared.kept["before"])
+                else self._orthonormal(before)
             )
             deviation = self._deviation(shared, active) / self._scale(drawn=drawn)
+            if dim > self.settings.dim and not drawn:
+                omega = drawn_directions(self.shapes.seed, active, self.settings.dim)
+                directions, total = joined(omega, self._table(before), directions, total)
+                # That of Y_1, and of Y_2 times Q^T Omega, whose rows have a length of sqrt(k).
+                deviation *= math.sqrt(_DEVIATIONS**2 + self.settings.dim)
             found = low_rank(directions[:, :dim], total[:, :dim], deviation=deviation, drawn=drawn)
             self._low_rank = known = (product, dim, found)
         return known[2]

@@ -76,6 +76,35 @@ def orthonormal(total: Matrix) -> Matrix:
     return directions
 
 
+def joined(drawn: Matrix, first: Matrix, along: Matrix, second: Matrix) -> tuple[Matrix, Matrix]:
+    """Return the orthonormal directions of both sums, Q first, and their products with G.
+
+    Args:
+        drawn: Omega.
+        first: Y_1 = G Omega.
+        along: Q.
+        second: Y_2 = G Q.
+    """
+    import torch
+
+    from fedrec.tensor_products import one_thread
+
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        # `low_rank` makes values of them that aren't finite.
+        return along, np.full_like(second, np.nan)
+    with one_thread():
+        omega, basis = torch.from_numpy(drawn), torch.from_numpy(along)
+        shared = basis.T @ omega
+        rest = omega - basis @ shared
+        squares, turn = torch.linalg.eigh(rest.T @ rest)
+        # Rounding in Y_1 is divided by the length.
+        long = squares > 1.0
+        turn = turn[:, long] * squares[long].rsqrt()
+        products = (torch.from_numpy(first) - torch.from_numpy(second) @ shared) @ turn
+        rest = rest @ turn
+    return np.hstack([along, rest.numpy()]), np.hstack([second, products.numpy()])
+
+
 def low_rank(directions: Matrix, total: Matrix, *, deviation: float, drawn: bool) -> Matrix:
     """Return T (n, k) with T T^T ~ G, by Nystrom from Y = G Q.
 

@@ -25,14 +25,13 @@ from fedrec.cli.flags import (
 from fedrec.cli.terminal import Result
 from fedrec.durable import write_whole
 from fedrec.errors import RefusedError, SettingsError
-from fedrec_lab.cli.simulate import failure_of_seeds, seeds_of
+from fedrec_lab.cli.simulate import failure_of_seeds, resume_command, seeds_of
 from fedrec_lab.reports.round_progress import StopRequest
 
 if TYPE_CHECKING:
     from fedrec.data.catalogue import Catalogue
     from fedrec.data.interactions import Interactions
     from fedrec.data.splits import HeldOut, UserSplit
-    from fedrec.environment import Provenance
     from fedrec.evaluation.metrics import Protocol
     from fedrec.settings.schema import Settings
     from fedrec_lab.comparison.comparing import Comparison, ComparisonJob
@@ -192,7 +191,6 @@ def evaluate(
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
-    from fedrec.environment import provenance_of
     from fedrec.extras import require
     from fedrec.plan.layout import training_modules
     from fedrec.plan.privacy import few_clients_warnings
@@ -217,7 +215,7 @@ def evaluate(
         divide=division,
         folder=Path(settings.output.runs) if out is None else out.parent,
     )
-    if numbers_of_lists and max(numbers_of_lists) > len(catalogue):
+    if max(numbers_of_lists, default=0) > len(catalogue):
         raise SettingsError(
             f"--lists-at is {lists_at!r}, but the catalogue has {len(catalogue)} items.",
             remedy="Ask for shorter lists.",
@@ -228,15 +226,13 @@ def evaluate(
     silos = references or settings.client.tail
     n_clients = asked or (settings.rounds.minimum_clients if silos else 1)
     rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=by_cells)
-    trains = provenance_of(settings.plan, settings.client.device)
-    run = _folder(settings, trains, out, resume)
+    run = _folder(
+        settings, out, resume, lists=bool(numbers_of_lists), accepted=accept_other_arithmetic
+    )
     lists = None
     if numbers_of_lists:
         held = division.held
         lists = ListMeasurement(numbers_of_lists, held=held, folder=run.path, export=export)
-    if resume is not None:
-        _check_lists(run.path, asked=lists is not None)
-        run.go_on(trains, accepted=accept_other_arithmetic)
     tables = Tables(run.path) if diagnostics else None
 
     stop = StopRequest("Stopping after this round. Ctrl-C again stops at once.")
@@ -260,8 +256,7 @@ def evaluate(
         )
     run.write_results(result.table)
     run.write_ranks(result.ranks, users)
-    run_again = ["fedrec", "evaluate", str(run.path / "resolved.toml"), "--resume", str(run.path)]
-    run_again += words_of(
+    flags = words_of(
         {
             "protocols": protocols,
             "seeds": seeds,
@@ -276,7 +271,8 @@ def evaluate(
             "export": export,
         }
     )
-    return _result(result, run.path, rows, tables, lists, run_again)
+    again = resume_command(run.path, flags, command="evaluate")
+    return _result(result, run.path, rows, tables, lists, again)
 
 
 def _diagnosed(run: Path, *, asked: bool) -> Result:
@@ -400,16 +396,25 @@ def _references(wanted: bool, skipped: list[str]) -> tuple[str, ...]:
 
 
 def _folder(
-    settings: Settings, trains: Provenance, out: Path | None, resume: Path | None
+    settings: Settings, out: Path | None, resume: Path | None, *, lists: bool, accepted: bool
 ) -> RunFolder:
     """Open the folder to resume, or make one with the run's settings.
 
     If resuming is refused, the run's own settings must not have been replaced.
+
+    Args:
+        lists: whether top-K lists are measured.
+        accepted: whether other arithmetic than that of the folder is accepted.
     """
+    from fedrec.environment import provenance_of
     from fedrec_lab.reports.run_folder import RunFolder, new_folder
 
+    trains = provenance_of(settings.plan, settings.client.device)
     if resume is not None:
-        return RunFolder.open(resume)
+        run = RunFolder.open(resume)
+        _check_lists(run.path, asked=lists)
+        run.go_on(trains, accepted=accepted)
+        return run
     if out is None:
         run = RunFolder.create(settings.output.runs, f"{settings.federation.name}-evaluate")
     else:

@@ -57,8 +57,8 @@ def seeds_of(text: str, first: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def resume_command(folder: Path, flags: Sequence[str]) -> list[str]:
-    """Return the words of the command that resumes a stopped run.
+def resume_command(folder: Path, flags: Sequence[str], *, command: str = "simulate") -> list[str]:
+    """Return the words of the command that resumes in a run's folder.
 
     It names the run's own settings: flags and the environment may have changed those of the
     original command.
@@ -66,7 +66,7 @@ def resume_command(folder: Path, flags: Sequence[str]) -> list[str]:
     Args:
         flags: the flags that aren't settings, as given.
     """
-    return ["fedrec", "simulate", str(folder / "resolved.toml"), "--resume", str(folder), *flags]
+    return ["fedrec", command, str(folder / "resolved.toml"), "--resume", str(folder), *flags]
 
 
 def run_seeds(
@@ -88,27 +88,17 @@ def run_seeds(
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
-    from fedrec.environment import provenance_of
     from fedrec_lab.reports.round_progress import round_text
-    from fedrec_lab.reports.run_folder import RunFolder
-    from fedrec_lab.simulation.seeds import settings_of_seeds, simulate_seeds
+    from fedrec_lab.simulation.seeds import simulate_seeds
     from fedrec_lab.simulation.silos_tail import check_tail
 
     n_rounds = settings.rounds.published
-    name = settings.federation.name
     users, catalogue = read_users(
         settings.data, reader="a simulation", tell=echo_note, folder=Path(settings.output.runs)
     )
     check_tail(settings, len(users), n_clients)
     rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients, cells=cells)
-    folders = {}
-    for seed, own in settings_of_seeds(settings, seeds).items():
-        run = RunFolder.create(settings.output.runs, f"{name}-seed-{seed}")
-        # A killed seed has left no record of its own.
-        run.write_environment(provenance_of(own.plan, own.client.device))
-        run.write_flags(flags)
-        run.write_settings(own)
-        folders[seed] = run.path
+    folders = _folders_of_seeds(settings, seeds, flags)
 
     def report_round(seed: int, report: RoundReport) -> None:
         typer.echo(f"seed {seed}  round {report.round}/{n_rounds}  {round_text(report)}", err=True)
@@ -132,8 +122,36 @@ def run_seeds(
     for result in unfinished:
         again = resume_command(result.folder, flags)
         typer.echo(f"Seed {result.seed} stopped. To resume: {shlex.join(again)}", err=True)
-    is_stopped = unfinished or len(results) < len(seeds)
-    measured = settings.evaluation
+    is_stopped = bool(unfinished) or len(results) < len(seeds)
+    return _result_of_seeds(results, settings.evaluation, rows, is_stopped=is_stopped)
+
+
+def _folders_of_seeds(
+    settings: Settings, seeds: tuple[int, ...], flags: Sequence[str]
+) -> dict[int, Path]:
+    """Make a run folder for each seed. A killed seed has left no record of its own."""
+    from fedrec.environment import provenance_of
+    from fedrec_lab.reports.run_folder import RunFolder
+    from fedrec_lab.simulation.seeds import settings_of_seeds
+
+    folders = {}
+    for seed, own in settings_of_seeds(settings, seeds).items():
+        run = RunFolder.create(settings.output.runs, f"{settings.federation.name}-seed-{seed}")
+        run.write_environment(provenance_of(own.plan, own.client.device))
+        run.write_flags(flags)
+        run.write_settings(own)
+        folders[seed] = run.path
+    return folders
+
+
+def _result_of_seeds(
+    results: list[SeedResult],
+    measured: EvaluationSettings,
+    rows: dict[str, int] | None,
+    *,
+    is_stopped: bool,
+) -> Result:
+    """Return what the command prints about its seeds."""
     return Result(
         content={
             "at": measured.at,

@@ -21,12 +21,15 @@ from fedrec.cli.flags import (
 )
 from fedrec.cli.terminal import Result
 from fedrec.errors import SettingsError
-from fedrec_lab.cli.simulate import seeds_of
+from fedrec_lab.cli.simulate import resume_command, seeds_of
 from fedrec_lab.reports.round_progress import StopRequest
 
 if TYPE_CHECKING:
     from fedrec.data.catalogue import Catalogue
     from fedrec.data.splits import UserSplit
+    from fedrec.plan.schema import Plan
+    from fedrec.settings.schema import Settings
+    from fedrec_lab.reports.run_folder import RunFolder
     from fedrec_lab.tuning.first_choice import FirstChoice
     from fedrec_lab.tuning.space import Contender, Given, Sampler
     from fedrec_lab.tuning.study import Trial
@@ -125,13 +128,8 @@ def tune(
     """
     from fedrec.cli.data_options import echo_note
     from fedrec.data.source import read_users
-    from fedrec.environment import provenance_of
     from fedrec.extras import require
-    from fedrec.plan.exposure import check_exposure
-    from fedrec.plan.layout import training_modules
     from fedrec.plan.schema import users_with_room
-    from fedrec_lab.reports.drawing import why_no_figures
-    from fedrec_lab.reports.run_folder import RunFolder
 
     check_is_resumed(accept_other_arithmetic, resume)
     require("optuna", "pyarrow")
@@ -141,21 +139,8 @@ def tune(
     given, chosen = values_of(values), _sampler(sampler)
     contenders = _contenders(source, {}, given, algorithms)
     settings = contenders[0].load({})
-    plans = [each.load({}).plan for each in contenders]
-    for plan in plans:
-        check_exposure(plan, accepted=accept_exposure)
-    require(*(module for plan in plans for module in training_modules(plan)))
-    if any(plan.privacy.mechanism != "none" for plan in plans):
-        typer.echo(
-            "warning: Trials are ranked by exact figures on validation, which privacy.epsilon does "
-            "not cover. Tune on data for which that is acceptable.",
-            err=True,
-        )
-    if why_no_figures():
-        typer.echo(f"warning: {why_no_figures()}", err=True)
     n_clients, by_cells, unused = read_cells(settings, cells, clients if clients > 1 else 0)
-    if unused:
-        typer.echo(f"warning: {unused}", err=True)
+    _check([each.load({}).plan for each in contenders], unused, accept_exposure=accept_exposure)
     numbers = seeds_of(seeds, settings.federation.seed)
     users, catalogue = read_users(
         settings.data, reader="tuning", tell=echo_note, folder=Path(settings.output.runs)
@@ -165,10 +150,7 @@ def tune(
         contenders = _contenders(source, room, given, algorithms)
         settings = contenders[0].load({})
     rows = tell_rows(settings, users, len(catalogue), n_clients=n_clients or 1, cells=by_cells)
-    if resume is None:
-        run = RunFolder.create(settings.output.runs, f"{settings.federation.name}-tune")
-    else:
-        run = RunFolder.open(resume)
+    run, begin = _folder(settings, resume, accept_other_arithmetic)
     task = StudyTask(
         users=users,
         catalogue=catalogue,
@@ -183,24 +165,11 @@ def tune(
         accept_other_arithmetic=accept_other_arithmetic,
     )
 
-    def begin() -> None:
-        trains = provenance_of(settings.plan, settings.client.device)
-        if resume is None:
-            run.write_environment(trains)
-            run.write_settings(settings)
-        else:
-            run.go_on(trains, accepted=accept_other_arithmetic)
-
-    def tell(trial: Trial) -> None:
-        reached = trial.note if trial.ndcg is None else f"NDCG {trial.ndcg:.4f}"
-        typer.echo(f"{trial.algorithm} {trial.number + 1}  {trial.text}  {reached}", err=True)
-
     stop = StopRequest("Stopping after this round. Ctrl-C again stops at once.")
     with run.removed_if_empty(), stop.on_interrupt():
-        study = run_study(contenders, task, begin=begin, tell=tell, stop=stop.requested)
+        study = run_study(contenders, task, begin=begin, tell=_tell, stop=stop.requested)
         write_study(study, run)
-    run_again = ["fedrec", "tune", str(run.path / "resolved.toml"), "--resume", str(run.path)]
-    run_again += words_of(
+    flags = words_of(
         {
             "algorithms": algorithms,
             "try": tries,
@@ -217,7 +186,7 @@ def tune(
     return Result(
         content={"run": str(run.path), "cells": rows, **record_of(study)},
         text=(*text_of(study), str(run.path)),
-        again=[] if study.finished else run_again,
+        again=[] if study.finished else resume_command(run.path, flags, command="tune"),
     )
 
 
@@ -233,6 +202,62 @@ def choose_first(
     from fedrec_lab.tuning.first_choice import choose
 
     return choose(values, users, catalogue, n_clients=n_clients, tell=tell)
+
+
+def _check(plans: list[Plan], unused: str, *, accept_exposure: bool) -> None:
+    """Refuse plans that can't be tried here, and print the warnings.
+
+    Args:
+        unused: the warning about the cells, or empty.
+    """
+    from fedrec.extras import require
+    from fedrec.plan.exposure import check_exposure
+    from fedrec.plan.layout import training_modules
+    from fedrec_lab.reports.drawing import why_no_figures
+
+    for plan in plans:
+        check_exposure(plan, accepted=accept_exposure)
+    require(*(module for plan in plans for module in training_modules(plan)))
+    if any(plan.privacy.mechanism != "none" for plan in plans):
+        typer.echo(
+            "warning: Trials are ranked by exact figures on validation, which privacy.epsilon does "
+            "not cover. Tune on data for which that is acceptable.",
+            err=True,
+        )
+    for warning in filter(None, (why_no_figures(), unused)):
+        typer.echo(f"warning: {warning}", err=True)
+
+
+def _folder(
+    settings: Settings, resume: Path | None, accepted: bool
+) -> tuple[RunFolder, Callable[[], None]]:
+    """Open the folder to resume, or make one. Return it with what to do before the first training.
+
+    Args:
+        accepted: whether other arithmetic than that of the folder is accepted.
+    """
+    from fedrec.environment import provenance_of
+    from fedrec_lab.reports.run_folder import RunFolder
+
+    if resume is None:
+        run = RunFolder.create(settings.output.runs, f"{settings.federation.name}-tune")
+    else:
+        run = RunFolder.open(resume)
+
+    def begin() -> None:
+        trains = provenance_of(settings.plan, settings.client.device)
+        if resume is None:
+            run.write_environment(trains)
+            run.write_settings(settings)
+        else:
+            run.go_on(trains, accepted=accepted)
+
+    return run, begin
+
+
+def _tell(trial: Trial) -> None:
+    reached = trial.note if trial.ndcg is None else f"NDCG {trial.ndcg:.4f}"
+    typer.echo(f"{trial.algorithm} {trial.number + 1}  {trial.text}  {reached}", err=True)
 
 
 def _contenders(source: Path, room: Given, given: Given, algorithms: str) -> tuple[Contender, ...]:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedrec.cli.flags import AcceptExposure
 from fedrec.cli.terminal import Result, new_console
+
+if TYPE_CHECKING:
+    from fedrec.evaluation.metrics import Rates
+    from fedrec.plan.schema import Plan
+    from fedrec_lab.reports.federation_record import RunView
 
 EPILOG = "Examples:\n  fedrec up\n  fedrec up trial/kits"
 
@@ -37,7 +43,6 @@ def up(
     from dataclasses import asdict
 
     from fedrec.extras import require
-    from fedrec.plan.cautions import explained, measured_caution
     from fedrec.plan.layout import protection_modules
     from fedrec.settings.validation import load_settings
     from fedrec_lab.demo.parties import ANY_PAGE, PAGE_NEEDS, PARTIES_NEED, Parties, run_parties
@@ -70,22 +75,7 @@ def up(
         )
     except KeyboardInterrupt:
         return Result(content=(), again=["fedrec", *sys.argv[1:]])
-    best, first = view.best, parties.clients[0]
-    test = None if best is None else best.test
-    own = shlex.quote(str(first))
-    lines = [
-        "Each client has the model in its own folder. Recommend to a user of "
-        f"{first.parent.name}, or export the shared part of the model:",
-        f"  fedrec recommend {own} --user USER",
-        f"  fedrec client export-model {own} --to FOLDER",
-    ]
-    if test is not None:
-        caution = measured_caution(plan, view.reference("untrained", "test"))
-        lines.insert(
-            0,
-            f"{view.finished}: on held-out items HR@{view.at} {test.hr:.4f}, NDCG@{view.at} "
-            f"{test.ndcg:.4f}, protocol {explained(plan.evaluation.protocol, caution)}",
-        )
+    test = None if view.best is None else view.best.test
     return Result(
         content={
             "finished": view.finished,
@@ -95,5 +85,28 @@ def up(
             "test": test and asdict(test),
             "clients": [str(settings) for settings in parties.clients],
         },
-        text=lines,
+        text=_text(plan, view, test, parties.clients[0]),
     )
+
+
+def _text(plan: Plan, view: RunView, test: Rates | None, first: Path) -> Iterator[str]:
+    """Yield what a run reached, and what to do with its model.
+
+    Args:
+        first: the settings of the first client.
+    """
+    from fedrec.plan.cautions import explained, measured_caution
+
+    if test is not None:
+        caution = measured_caution(plan, view.reference("untrained", "test"))
+        yield (
+            f"{view.finished}: on held-out items HR@{view.at} {test.hr:.4f}, NDCG@{view.at} "
+            f"{test.ndcg:.4f}, protocol {explained(plan.evaluation.protocol, caution)}"
+        )
+    own = shlex.quote(str(first))
+    yield (
+        "Each client has the model in its own folder. Recommend to a user of "
+        f"{first.parent.name}, or export the shared part of the model:"
+    )
+    yield f"  fedrec recommend {own} --user USER"
+    yield f"  fedrec client export-model {own} --to FOLDER"

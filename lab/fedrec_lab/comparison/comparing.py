@@ -22,7 +22,7 @@ from fedrec.ids import digest
 from fedrec.plan.algorithm import about_algorithm
 from fedrec.plan.cautions import protocol_cautions
 from fedrec.plan.travelling_rows import Cells, cells_in_use
-from fedrec.settings.schema import Settings
+from fedrec.settings.schema import ClientSettings, Settings
 from fedrec.showing import Tabular
 from fedrec_lab.comparison.list_measurement import ListMeasurement
 from fedrec_lab.comparison.measurement import (
@@ -253,14 +253,13 @@ def compare(
         raise SettingsError(f"budget is {budget}.", remedy="Try 1 setting or more.")
     jobs = jobs_of(settings, protocols, seeds, references)
     cells = cells_in_use(settings.plan, cells, n_clients)
-    plan_identity = simulation_identity(
+    identity = simulation_identity(
         settings, catalogue.fingerprint(), users, n_clients=n_clients, cells=cells
     )
     check_tail(settings, len(users), n_clients)
-    client = settings.client
-    local = ("tail", client.tail_minimum_users) if client.tail else ()
-    identity = digest("fedrec comparison v2", plan_identity, n_clients, budget, *local).hex()
-    parts = None if within is None else Parts(within, identity, Measurement)
+    parts = None
+    if within is not None:
+        parts = _parts(within, settings.client, identity, n_clients, budget)
     found: list[Measurement] = []
     failures: dict[str, str] = {}
     finished = True
@@ -315,6 +314,15 @@ def compare(
             update(completed=len(jobs), text="")
     cautions = protocol_cautions(settings.plan, users, len(catalogue), protocols)
     return _comparison(settings, protocols, found, failures, cautions=cautions, finished=finished)
+
+
+def _parts(
+    folder: Path, client: ClientSettings, plan_identity: str, n_clients: int, budget: int
+) -> Parts[Measurement]:
+    """Return the finished parts of the same comparison in a folder."""
+    local = ("tail", client.tail_minimum_users) if client.tail else ()
+    identity = digest("fedrec comparison v2", plan_identity, n_clients, budget, *local).hex()
+    return Parts(folder, identity, Measurement)
 
 
 def _comparison(

@@ -193,20 +193,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Result:
     """
     began = time.monotonic()
     plan = options.plan()
-    check_exposure(plan, accepted=options.accept_exposure)
-    plans = filter(None, (plan, options.second_plan()))
-    encrypting = (module for each in plans for module in protection_modules(each))
-    require("torch", "pyarrow", "matplotlib", "scipy", *PARTIES_NEED, *PAGE_NEEDS, *encrypting)
-    announce(console, "Preparing", ": data, keys, and a private folder for each client")
-    data = load_data(synthetic=options.synthetic)
-    folder = RunFolder.create(options.runs, "demo")
-    catalogue = {"catalogue": str(folder.path / "catalogue.csv")}
-    folder.write_settings(Settings.model_validate(plan.model_dump() | {"data": catalogue}))
-    folder.write_environment(provenance_of(plan, DEVICE))
-    workspace = provisioned(folder.path, plan, data, n_clients=options.n_clients)
-    _introduce(plan, data, options.n_clients, console)
-    console.print("Compiling the trainer. The result is kept for the next time")
-    Learner(plan, len(data.catalogue), device=DEVICE).warm_up()
+    data, folder, workspace = _prepared(options, plan, console)
     view = run_federation(
         workspace,
         folder,
@@ -261,6 +248,27 @@ def demonstrate(options: DemoOptions, console: Console) -> Result:
         ),
         failure=None if verdict is None else _failure(verdict, folder.path),
     )
+
+
+def _prepared(
+    options: DemoOptions, plan: Plan, console: Console
+) -> tuple[DemoData, RunFolder, Workspace]:
+    """Make the run folder and every party's own, and compile the trainer."""
+    check_exposure(plan, accepted=options.accept_exposure)
+    plans = filter(None, (plan, options.second_plan()))
+    encrypting = (module for each in plans for module in protection_modules(each))
+    require("torch", "pyarrow", "matplotlib", "scipy", *PARTIES_NEED, *PAGE_NEEDS, *encrypting)
+    announce(console, "Preparing", ": data, keys, and a private folder for each client")
+    data = load_data(synthetic=options.synthetic)
+    folder = RunFolder.create(options.runs, "demo")
+    catalogue = {"catalogue": str(folder.path / "catalogue.csv")}
+    folder.write_settings(Settings.model_validate(plan.model_dump() | {"data": catalogue}))
+    folder.write_environment(provenance_of(plan, DEVICE))
+    workspace = provisioned(folder.path, plan, data, n_clients=options.n_clients)
+    _introduce(plan, data, options.n_clients, console)
+    console.print("Compiling the trainer. The result is kept for the next time")
+    Learner(plan, len(data.catalogue), device=DEVICE).warm_up()
+    return data, folder, workspace
 
 
 def _introduce(plan: Plan, data: DemoData, n_clients: int, console: Console) -> None:

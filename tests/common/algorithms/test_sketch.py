@@ -7,11 +7,13 @@ import pytest
 import torch
 from conformance.histories import counted, split_of, versions
 from reference.plain_ease import interactions_of, plain_ease
-from reference.plain_sketch import plain_orth, plain_sum, plain_weights
+from reference.plain_sketch import plain_joined, plain_orth, plain_sum, plain_weights
 
 from fedrec.algorithms.declarations import GRADES
+from fedrec.algorithms.sketch import Candidate
 from fedrec.algorithms.sketched_weights import (
     drawn_directions,
+    joined,
     low_rank,
     orthonormal,
     weights_of,
@@ -168,13 +170,40 @@ def test_the_mathematics_in_float64(histories, form):
     assert np.linalg.norm(dense - wanted) < 1e-9 * np.linalg.norm(wanted)
 
 
-def test_with_all_directions_it_is_ease(users, histories):
-    plan = plan_of(2, algorithm={"dim": 80, "regularisation": 5.0})
+@pytest.mark.parametrize("dim", [20, 60])
+def test_both_sums_in_float64(histories, dim):
+    """Along 2 x 20 directions, and along 2 x 60 of which 80 are independent: that is EASE."""
+    drawn = drawn_directions(3, np.arange(80), dim)
+    first = plain_sum(histories, drawn)
+    along = orthonormal(first)
+    second = plain_sum(histories, along)
+    found, total = joined(drawn, first, along, second)
+    assert found.shape == (80, min(2 * dim, 80))
+    assert found.T @ found == pytest.approx(np.eye(len(found.T)), abs=1e-9)
+    assert total == pytest.approx(plain_sum(histories, found), abs=1e-8)
+    holders = np.bincount(np.concatenate(histories), minlength=80).astype(float)
+    model = weights_of(low_rank(found, total, deviation=0.0, drawn=False), holders, 5.0, "diag")
+    dense = (model.factor @ model.factor.T) * model.scale + np.diag(model.own)
+    wanted = plain_weights(*plain_joined(drawn, first, along, second), holders, 5.0, "diag")
+    assert np.linalg.norm(dense - wanted) < 1e-7 * np.linalg.norm(wanted)
+    if dim == 60:
+        ease = plain_ease(interactions_of(histories, 80), 5.0)
+        assert np.linalg.norm(dense - ease) < 1e-6 * np.linalg.norm(ease)
+
+
+@pytest.mark.parametrize(("dim", "directions", "beta"), [(80, 80, 0), (60, 120, 0), (60, 120, 0.2)])
+def test_with_all_directions_it_is_ease(users, histories, dim, directions, beta):
+    """As many as items, or fewer and both sums. The grid rounds."""
+    plan = plan_of(2, algorithm={"dim": dim, "regularisation": 5.0})
     learner = Learner(plan, 80, device="cpu")
-    last = list(versions(learner, [users]))[-1]
+    ways = learner.server.algorithm.ways
+    wanted = Candidate(dim=directions, regularisation=30.0, form="plain", exponent=beta)
+    place = ways.index(wanted)
+    last = list(versions(learner, [users]))[-1].with_tensors(choice=np.asarray(float(place)))
     matrix = interactions_of(histories, 80)
     found = scores_of(learner, last, users)
-    assert found == pytest.approx(matrix @ plain_ease(matrix, 5.0), abs=2e-2)
+    pushed = (matrix.sum(0) / matrix.sum(0).mean()) ** -beta
+    assert found == pytest.approx(matrix @ plain_ease(matrix, 30.0) * pushed, abs=2e-2)
 
 
 @pytest.mark.slow
@@ -185,8 +214,8 @@ def test_the_choice_is_the_best_candidate_on_validation(users):
     private = learner.local.initial_private(users)
     graded = learner.server.algorithm.graded
     candidates = list(learner.server.algorithm.candidates(summed))
-    # Seven lambdas, three forms, and the settings' own lambda of 1.
-    assert len(candidates) == len(graded) == 22
+    # Seven lambdas, three forms, and the settings' own lambda of 1. With both sums, two exponents.
+    assert len(candidates) == len(graded) == 22 + 42
     measured = [
         MetricSums(
             Evaluator(learner.local).measure(one, users, private, references=False, number=4)
@@ -332,10 +361,10 @@ def test_protected_sums_are_exact_integers(protection):
     plan = plan_of(3, protection={"name": protection})
     assert find_conflicts(plan) == []
     spec = vector_spec(plan, 100)
-    # 256 rows of 4 values, up to 1024 users of 2^18 steps; 7 x 3 candidates and the settings.
+    # 256 rows of 4 values, up to 1024 users of 2^18 steps; 3 x 7 x 3 candidates and the settings.
     assert spec.segments[0].length == 1024
     assert spec.segments[0].max_abs_sum == 1024 << 18
-    assert spec.segments[1].length == 22
+    assert spec.segments[1].length == 64
     kind = PROTECTIONS[protection]
     assert kind.plan(spec, preset=plan.protection.preset).error_bound < 1 / 4
 

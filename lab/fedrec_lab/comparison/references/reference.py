@@ -8,7 +8,7 @@ method can exceed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -125,74 +125,114 @@ class ScoredReference(Reference):
     def _measure_rows(self, task: MethodTask, rows: RowSet) -> list[Measurement]:
         if not len(rows.active):
             raise SettingsError("No row has enough users.", remedy="Use more data.")
-        device, at = torch.device("cpu"), task.settings.evaluation.at
         fit = self.prepare(training_only(task.users, rows.active), len(rows.active))
-        axes = tuple(axis.within(len(rows.active)) for axis in self.axes)
-        ranked: dict[tuple[Setting, int, Protocol], dict[Split, NDArray[np.float64]]] = {}
-        known: dict[int, Ranking] = {}
-
-        def ranks(setting: Setting, seed: int, protocol: Protocol) -> dict[Split, Any]:
-            if (setting, seed, protocol) not in ranked:
-                if task.stop():
-                    raise MeasurementStopped
-                seeds = (seed,) if self.seeded else task.seeds
-                for each in seeds:
-                    if each not in known:
-                        known[each] = Ranking(
-                            task.users, len(task.catalogue), seed=each, device=device
-                        )
-                found = _all_ranks(
-                    task, fit(setting, seed), rows.active, {each: known[each] for each in seeds}
-                )
-                for (of_protocol, of_seed), values in found.items():
-                    ranked[setting, of_seed, of_protocol] = values
-                n_fitted = len({(one, seed) for one, seed, _ in ranked})
-                task.tell(f"setting {n_fitted}{rows.label}: {self._text(setting)}")
-            return ranked[setting, seed, protocol]
-
-        measured = []
+        ranks = _Ranks(task, rows, fit, seeded=self.seeded, text=self._text)
+        measured: list[Measurement] = []
         for protocol in task.protocols:
-
-            def worth(setting: Setting, protocol: Protocol = protocol) -> float:
-                rates = rates_of_ranks(ranks(setting, task.seeds[0], protocol)["validation"], at)
-                return 0.0 if rates is None else rates.ndcg
-
-            chosen = search(axes, task.budget, worth)
-            pair = [
-                ranks(setting, task.seeds[0], protocol)["validation"]
-                for setting in (chosen.best, chosen.worst)
-            ]
-            notes = [*chosen.notes, *_undecided(pair, chosen.tried, at)]
-            for seed in task.seeds:
-                test = ranks(chosen.best, seed, protocol)["test"]
-                rates = rates_of_ranks(test, at)
-                if rates is None:
-                    continue
-                measured.append(
-                    Measurement(
-                        method=self.name + rows.suffix,
-                        label=self.label + rows.label,
-                        protocol=protocol,
-                        seed=seed,
-                        rates=rates,
-                        validation=rates_of_ranks(
-                            ranks(chosen.best, seed, protocol)["validation"], at
-                        ),
-                        chosen=self._text(chosen.best),
-                        note="" if seed != task.seeds[0] else "; ".join(notes),
-                        ranks=kept_ranks(test, at),
-                    )
-                )
+            best, note = self._chosen(task, ranks, protocol)
+            measured += self._measured(task, ranks, protocol, best, note)
             if task.add_lists is not None and protocol == task.lists_under:
                 for seed in task.seeds if self.seeded else task.seeds[:1]:
-                    scores = fit(chosen.best, seed)
+                    scores = fit(best, seed)
                     task.add_lists(self.name + rows.suffix, seed, _blocks(task, scores, rows))
         return measured
+
+    def _chosen(self, task: MethodTask, ranks: _Ranks, protocol: Protocol) -> tuple[Setting, str]:
+        """Return the setting that is best on the first seed's validation, and a note on it."""
+        at, seed = task.settings.evaluation.at, task.seeds[0]
+
+        def worth(setting: Setting) -> float:
+            rates = rates_of_ranks(ranks.of(setting, seed, protocol)["validation"], at)
+            return 0.0 if rates is None else rates.ndcg
+
+        axes = tuple(axis.within(len(ranks.rows.active)) for axis in self.axes)
+        chosen = search(axes, task.budget, worth)
+        pair = [
+            ranks.of(setting, seed, protocol)["validation"]
+            for setting in (chosen.best, chosen.worst)
+        ]
+        return chosen.best, "; ".join((*chosen.notes, *_undecided(pair, chosen.tried, at)))
+
+    def _measured(
+        self, task: MethodTask, ranks: _Ranks, protocol: Protocol, setting: Setting, note: str
+    ) -> Iterator[Measurement]:
+        """Yield the measurement of each seed with a setting. The first one has the note."""
+        at = task.settings.evaluation.at
+        for seed in task.seeds:
+            found = ranks.of(setting, seed, protocol)
+            rates = rates_of_ranks(found["test"], at)
+            if rates is None:
+                continue
+            yield Measurement(
+                method=self.name + ranks.rows.suffix,
+                label=self.label + ranks.rows.label,
+                protocol=protocol,
+                seed=seed,
+                rates=rates,
+                validation=rates_of_ranks(found["validation"], at),
+                chosen=self._text(setting),
+                note="" if seed != task.seeds[0] else note,
+                ranks=kept_ranks(found["test"], at),
+            )
 
     def _text(self, setting: Setting) -> str:
         return ", ".join(
             f"{axis.name} {value:g}" for axis, value in zip(self.axes, setting, strict=True)
         )
+
+
+class _Ranks:
+    """The ranks under settings of a reference on a set of rows. Each setting is fitted once.
+
+    Args:
+        seeded: whether the model depends on the seed.
+        text: describes a setting.
+
+    Attributes:
+        rows: the items that the reference may use.
+    """
+
+    def __init__(
+        self,
+        task: MethodTask,
+        rows: RowSet,
+        fit: Fit,
+        *,
+        seeded: bool,
+        text: Callable[[Setting], str],
+    ) -> None:
+        self.rows = rows
+        self._task, self._fit, self._seeded, self._text = task, fit, seeded, text
+        self._known: dict[tuple[Setting, int, Protocol], dict[Split, NDArray[np.float64]]] = {}
+        self._rankings: dict[int, Ranking] = {}
+
+    def of(self, setting: Setting, seed: int, protocol: Protocol) -> dict[Split, Any]:
+        """Return the ranks of all users on validation and test.
+
+        Raises:
+            MeasurementStopped: the task was asked to stop.
+        """
+        if (setting, seed, protocol) not in self._known:
+            task = self._task
+            if task.stop():
+                raise MeasurementStopped
+            rankings = {
+                each: self._ranking(each) for each in ((seed,) if self._seeded else task.seeds)
+            }
+            found = _all_ranks(task, self._fit(setting, seed), self.rows.active, rankings)
+            for (of_protocol, of_seed), values in found.items():
+                self._known[setting, of_seed, of_protocol] = values
+            n_fitted = len({(one, seed) for one, seed, _ in self._known})
+            task.tell(f"setting {n_fitted}{self.rows.label}: {self._text(setting)}")
+        return self._known[setting, seed, protocol]
+
+    def _ranking(self, seed: int) -> Ranking:
+        if seed not in self._rankings:
+            task, device = self._task, torch.device("cpu")
+            self._rankings[seed] = Ranking(
+                task.users, len(task.catalogue), seed=seed, device=device
+            )
+        return self._rankings[seed]
 
 
 def _blocks(task: MethodTask, scores: Scores, rows: RowSet) -> Blocks:
