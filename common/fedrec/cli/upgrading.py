@@ -58,10 +58,6 @@ _BACKUP_STAYS = (
     f"{BACKUP_FILE} is from a conversion. The next published round deletes it. If no round "
     "follows, delete it."
 )
-_UNSTOPPED = (
-    "Its coordinator runs or was killed, so the format may be out of date. Stop the coordinator, "
-    "or start and stop it, to see the present format."
-)
 Outcome = Literal["reads", "converts", "refuses"]
 
 
@@ -190,8 +186,6 @@ def _coordinator(folder: Path) -> Outlook:
         outcome, notes = "refuses", (_refusal(found, own, f"{folder}", _NEXT_RUN),)
     elif outcome == "converts" and (why := _changed_in_kit(folder.parent)):
         outcome, notes = "refuses", (f"Its run can't continue with this release: {why}.",)
-    if (folder / f"{COORDINATOR_DATABASE}-wal").exists():
-        notes = (*notes, _UNSTOPPED)
     return Outlook(
         path=str(folder),
         what="coordinator's state",

@@ -8,7 +8,9 @@ leaves the folder unchanged, and a flipped bit can't silently discard a commit.
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from hashlib import sha256
@@ -332,7 +334,17 @@ def _older_own(folder: Path) -> Records:
 
 
 def database_version(path: Path) -> int:
-    """Return the version in a database's header, without opening the database."""
+    """Return the version of a database without opening it.
+
+    A process that runs or was killed may have left the version in the write-ahead log alone. That
+    is read from a copy.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    if log.exists():
+        with tempfile.TemporaryDirectory() as folder, suppress(sqlite3.Error):
+            copied = [Path(shutil.copy(one, folder)) for one in (path, log)]
+            with closing(sqlite3.connect(copied[0])) as rows:
+                return int(rows.execute("PRAGMA user_version").fetchone()[0])
     return int.from_bytes(_header(path)[_VERSION])
 
 

@@ -65,13 +65,16 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_coordinator_that_was_not_stopped_is_told(fedrec, tmp_path):
+def test_a_killed_coordinators_format_is_in_its_log(fedrec, tmp_path):
     path = tmp_path / "coordinator.sqlite"
     with closing(sqlite3.connect(path)) as rows:
         rows.execute("PRAGMA journal_mode = WAL")
         rows.execute(f"PRAGMA user_version = {COORDINATOR.own}")
+        assert (tmp_path / "coordinator.sqlite-wal").stat().st_size
+        before = contents(tmp_path)
         (found,) = fedrec("check", "--upgrade", tmp_path, "--json").json["found"]
-    assert "runs or was killed" in found["notes"][-1]
+        assert contents(tmp_path) == before
+    assert (found["outcome"], found["format"], found["notes"]) == ("reads", COORDINATOR.own, [])
     (found,) = fedrec("check", "--upgrade", tmp_path, "--json").json["found"]
     assert (found["format"], found["notes"]) == (COORDINATOR.own, [])
 
