@@ -124,6 +124,7 @@ def test_all_parts_of_a_release_are_attacked_together(total, parts):
     assert (report.present, report.absent) == (pytest.approx(1.0, abs=1e-5), 0.0)
 
 
+@slow
 @pytest.mark.parametrize("epsilon", [3.0, 10.0])
 def test_the_bound_of_a_whole_release_is_below_its_epsilon_and_near_it(epsilon):
     report = audit_noise(ease(2, epsilon=epsilon), trials=4000, release=drawn_noise())

@@ -63,6 +63,7 @@ def test_it_needs_data(fedrec, tmp_path):
     assert "data.path is missing: an audit needs a file" in refused.err
 
 
+@pytest.mark.slow
 def test_what_applies_is_chosen(fedrec, settings_file, tmp_path):
     assert set(fedrec("audit", settings_file, "--json").json) == {"path", "sums"}
     noise = ("--set", "privacy.mechanism=gaussian", "--trials", 100)

@@ -76,6 +76,7 @@ def test_algorithms_are_compared_from_data_and_the_winner_can_be_simulated(
     assert load_settings(best, environ={}).algorithm.name == found["best"]["algorithm"]
 
 
+@pytest.mark.slow
 def test_all_values_are_checked_before_anything_is_trained(fedrec, settings_file, tmp_path):
     wrong = (
         (("--try", "algorithm.alpha=5,-1"), "algorithm.alpha = -1.0"),
