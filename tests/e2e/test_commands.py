@@ -17,7 +17,13 @@ pytestmark = pytest.mark.slow
 ROUNDS = 3
 
 
-def folders(folder, total=ROUNDS, **protection):
+@pytest.fixture
+def workspace(tmp_path):
+    """The folders of three clients under encryption."""
+    return folders(tmp_path, {"name": "bfv"}, total=ROUNDS)
+
+
+def folders(folder, protection, *, total):
     """Write what a coordinator and three clients start from."""
     plan = Plan.model_validate(
         {
@@ -40,30 +46,23 @@ def folders(folder, total=ROUNDS, **protection):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("total", "protection", "missing"),
-    [
-        (ROUNDS, {"name": "bfv"}, ["phe", "gmpy2"]),
-        (1, {"name": "paillier", "preset": "single-2048"}, ["phe", "tenseal"]),
-    ],
-    ids=["bfv", "one value to a ciphertext"],
-)
-def test_a_federation_of_separate_commands(start, tmp_path, total, protection, missing):
-    """One client is stopped by Ctrl-C, and goes on with the command that it prints."""
-    workspace = folders(tmp_path, total, **protection)
+def test_a_federation_of_separate_commands(workspace, start, tmp_path):
     coordinator = start(
         tmp_path / "coordinator.log", "coordinator", "run", str(workspace.parties.coordinator),
-        "--until-finished", missing=["torch", "fedrec_client", "pyarrow", "matplotlib", *missing],
+        "--until-finished",
+        missing=["torch", "fedrec_client", "pyarrow", "matplotlib", "phe", "gmpy2"],
     )  # fmt: skip
     address = json.loads(coordinator.first_line())["address"]
-    interrupted, *others = (
-        start(
-            tmp_path / f"client-{number}.log", "client", "run", str(settings),
+
+    def client(number):
+        return start(
+            tmp_path / f"client-{number}.log",
+            "client", "run", str(workspace.parties.clients[number]),
             "--set", f"client.coordinator={address}", "--json",
-            missing=["fedrec_server", "phe", *(["tenseal"] if "tenseal" in missing else [])],
-        )
-        for number, settings in enumerate(workspace.parties.clients)
-    )  # fmt: skip
+        )  # fmt: skip
+
+    interrupted = client(0)
+    others = [client(1), client(2)]
     interrupted.wait_for("round 2  trained")
     interrupted.interrupt()
     assert interrupted.ended() == 130
@@ -72,7 +71,30 @@ def test_a_federation_of_separate_commands(start, tmp_path, total, protection, m
         assert command.ended() == 0, command.output
         outcome = json.loads(command.out)
         assert outcome["reason"] == "all rounds are published"
-        assert outcome["version"] == total + 2
+        assert outcome["version"] == ROUNDS + 2
+    assert coordinator.ended() == 0, coordinator.output
+
+
+@pytest.mark.long
+def test_one_value_to_a_ciphertext_over_processes(start, tmp_path):
+    protection = {"name": "paillier", "preset": "single-2048"}
+    workspace = folders(tmp_path, protection, total=1)
+    coordinator = start(
+        tmp_path / "coordinator.log", "coordinator", "run", str(workspace.parties.coordinator),
+        "--until-finished", missing=["torch", "fedrec_client", "phe", "tenseal"],
+    )  # fmt: skip
+    address = json.loads(coordinator.first_line())["address"]
+    clients = [
+        start(
+            tmp_path / f"client-{number}.log", "client", "run", str(settings),
+            "--set", f"client.coordinator={address}", "--json",
+            missing=["fedrec_server", "phe", "tenseal"],
+        )
+        for number, settings in enumerate(workspace.parties.clients)
+    ]  # fmt: skip
+    for command in clients:
+        assert command.ended() == 0, command.output
+        assert json.loads(command.out)["version"] == 3
     assert coordinator.ended() == 0, coordinator.output
 
 
@@ -84,8 +106,7 @@ def resume_command(stopped):
     return arguments
 
 
-def test_an_interrupted_coordinator_says_how_to_go_on(start, tmp_path):
-    workspace = folders(tmp_path, name="bfv")
+def test_an_interrupted_coordinator_says_how_to_go_on(workspace, start, tmp_path):
     call = ("coordinator", "run", str(workspace.parties.coordinator))
     first = start(tmp_path / "first.log", *call)
     run = json.loads(first.first_line())["run"]
