@@ -167,7 +167,7 @@ def test_an_algorithm_is_made_again_from_its_recipe(plan_of):
     again = algorithm_from(recipe_of(first))
     assert type(again) is type(first)
     assert (again.settings, again.shapes) == (first.settings, first.shapes)
-    assert (again.n_items, again.shapes.seed, again.shapes.n_rounds) == (200, 5, 2)
+    assert (again.shapes.n_items, again.shapes.seed, again.shapes.n_rounds) == (200, 5, 2)
 
 
 def test_a_class_that_no_other_process_can_import_stays_here(plan_of):
