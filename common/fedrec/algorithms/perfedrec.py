@@ -39,7 +39,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fedrec.algorithms.about import ABOUT
 from fedrec.algorithms.batch import Batch, Values, dot
@@ -79,6 +79,14 @@ class PerFedRecSettings(TrainedSettings):
         default="from_previous",
         description="Each layer convolves the one before, or always the first vector, as released.",
     )
+
+    @field_validator("convolution", mode="before")
+    @classmethod
+    def _new_word(cls, value: object) -> object:
+        if value in ("paper", "released"):
+            new = "from_previous" if value == "paper" else "from_first"
+            raise ValueError(f"{value!r} is now {new!r}.")
+        return value
 
     def search_space(self, n_rounds: int) -> SearchSpace:
         """See `AlgorithmSettings`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -67,16 +67,25 @@ def are_rated(column: Any, minimum_rating: float) -> NDArray[np.bool_]:
 
 
 def chosen_column(
-    names: list[Any], role: str, wanted: str | int | None, *, needed: bool = True
+    names: list[Any],
+    role: str,
+    wanted: str | int | None,
+    *,
+    needed: bool = True,
+    taken: Sequence[str | int | None] = (),
 ) -> Any:
     """Return the column of a role in a frame, or None if there is none and it is not needed.
+
+    Args:
+        taken: columns named for other roles, which are not looked for by the usual names.
 
     Raises:
         DataError: it is missing, or several could be meant.
     """
     texts = [str(name) for name in names]
+    others = {str(name) for name in taken if name is not None}
     usual = (
-        usual_columns(role, texts)
+        usual_columns(role, (text for text in texts if text not in others))
         if wanted is None
         else [name for name, text in zip(names, texts, strict=True) if text == str(wanted)]
     )

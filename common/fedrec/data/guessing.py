@@ -420,9 +420,11 @@ def find_places(
     ]
     found: dict[str, list[str]] = {}
     options: dict[str, str | None] = {}
+    # A column named as an item may be called "date" or "rating" without being one.
+    free = [name for name in names if name not in {getattr(reading, f"{r}_column") for r in ROLES}]
     for role in ROLES:
         wanted = getattr(reading, f"{role}_column")
-        usual = usual_columns(role, names)
+        usual = usual_columns(role, names if role in ("user", "item") else free)
         found[role] = usual if wanted is None else [wanted] if wanted in names else []
         if wanted and not found[role]:
             problems.append(f"no column {wanted!r} for the {role}")
@@ -432,7 +434,8 @@ def find_places(
             problems.append(f"{' and '.join(usual)}, each of which could be the {role}")
         elif role in ("user", "item") and not found[role]:
             problems.append(f"no column for the {role} (one of {', '.join(USUAL_NAMES[role])})")
-    for pair in combinations(ROLES, 2):
+    read = [role for role in ROLES if role != "timestamp" or reading.timestamp_format != "none"]
+    for pair in combinations(read, 2):
         one, other = (found[role] for role in pair)
         if one and one == other:
             problems.append(f"the column {one[0]!r} was named as the {' and as the '.join(pair)}")

@@ -164,7 +164,8 @@ class Interactions(Tabular):
         names = column_names(frame)
         user = chosen_column(names, "user", user_column)
         item = chosen_column(names, "item", item_column)
-        when = chosen_column(names, "timestamp", timestamp_column, needed=False)
+        named = (user_column, item_column, rating_column)
+        when = chosen_column(names, "timestamp", timestamp_column, needed=False, taken=named)
         if user == item or when in (user, item):
             raise DataError(
                 f"Two of user_column, item_column and timestamp_column are the same column, "

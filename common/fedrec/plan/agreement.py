@@ -78,8 +78,9 @@ def plan_from_json(raw: bytes) -> Plan:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the whole plan"
+        why = first["msg"].removeprefix("Value error, ").removesuffix(".")
         raise PlanMismatch(
-            f"The coordinator's plan cannot be read: {place}: {first['msg']}.",
+            f"The coordinator's plan cannot be read: {place}: {why}.",
             remedy="Install the same fedrec version on both machines.",
         ) from None
     return plan.in_form(next(form for form in FORMS if _is_of(plan, FORMS[form])))

@@ -69,6 +69,11 @@ def test_columns_have_any_name(made):
     assert found.times().tolist() == [86_400_000_000]
 
 
+def test_a_column_named_as_the_item_is_no_time(made):
+    found = Interactions.from_frame(made({"user": ["u"], "date": [7]}), item_column="date")
+    assert (found.item_ids[0], found.has_times) == ("7", False)
+
+
 def test_points_in_time_may_have_a_zone_or_be_missing():
     pandas = pytest.importorskip("pandas")
     zoned = pandas.to_datetime(["1970-01-01T02:00:00+02:00", "1970-01-01T02:00:01+02:00"])

@@ -88,6 +88,25 @@ def test_named_columns(tmp_path):
     assert columns(interactions) == (["a"], ["x"], [5])
 
 
+@pytest.mark.parametrize(
+    ("header", "reading", "wanted"),
+    [
+        ("user,date", Reading(item_column="date", timestamp_format="none"), ("5", None)),
+        ("user,date", Reading(item_column="date"), ("5", None)),
+        ("user,rating,timestamp", Reading(item_column="rating"), ("5", [7])),
+        ("user,item,rating", Reading(timestamp_column="rating"), ("5", [7])),
+        (
+            "user,item,date",
+            Reading(rating_column="date", timestamp_column="date", timestamp_format="none"),
+            ("5", None),
+        ),
+    ],
+)
+def test_a_column_named_for_one_role_is_found_for_no_other(tmp_path, header, reading, wanted):
+    path = write(tmp_path, "toy.csv", f"{header}\n{'a,5,7'[: 2 * len(header.split(',')) - 1]}\n")
+    assert columns(read_interactions(path, reading)[0])[1:] == ([wanted[0]], wanted[1])
+
+
 def test_the_columns_of_inter_can_be_named(tmp_path):
     path = write(tmp_path, "toy.inter", "who:token\titem_id:token\nann\tx\n")
     assert columns(read_interactions(path, Reading(user_column="who"))[0]) == (["ann"], ["x"], None)

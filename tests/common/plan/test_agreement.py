@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.errors import PlanMismatch
+from fedrec.errors import PlanMismatch, SettingsError
 from fedrec.plan import agreement
 from fedrec.plan.agreement import (
     FORMS,
@@ -23,6 +23,7 @@ from fedrec.plan.agreement import (
 )
 from fedrec.plan.schema import PLAN_FORM, Plan
 from fedrec.settings.explain import all_settings
+from fedrec.settings.validation import load_settings
 
 
 def plan(**values: Any) -> Plan:
@@ -222,6 +223,18 @@ def test_a_plan_is_read_in_the_form_in_which_it_was_written(form):
 def test_a_plan_of_another_version_is_refused_with_its_place(raw, place):
     with pytest.raises(PlanMismatch, match=place):
         plan_from_json(raw)
+
+
+@pytest.mark.parametrize(("old", "new"), [("paper", "from_previous"), ("released", "from_first")])
+def test_a_plan_with_a_settings_former_word_is_refused_with_the_new_word(old, new):
+    written = plan_to_json(Plan.model_validate({"algorithm": {"name": "perfedrec"}}))
+    raw = written.replace(b'"from_previous"', f'"{old}"'.encode())
+    with pytest.raises(PlanMismatch, match=f"read: algorithm.convolution: '{old}' is now '{new}'"):
+        plan_from_json(raw)
+    values = {"algorithm.name": "perfedrec", "algorithm.convolution": old}
+    with pytest.raises(SettingsError) as refused:
+        load_settings(values=values)
+    assert f"algorithm.convolution: '{old}' is now '{new}'." in refused.value.problems[0]
 
 
 def test_a_run_that_no_form_explains_keeps_the_plan_of_the_settings():
