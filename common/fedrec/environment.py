@@ -22,7 +22,7 @@ from fedrec.algorithms.trained import TRAINER_VERSION
 from fedrec.arithmetic import Arithmetic, arithmetic_of
 from fedrec.errors import RefusedError
 from fedrec.formats import RUN_FORMAT
-from fedrec.plan.algorithm import training_path
+from fedrec.plan.algorithm import accelerator_of, training_path
 from fedrec.plan.schema import Plan
 
 ACCEPT_FLAG = "--accept-other-arithmetic"
@@ -138,9 +138,10 @@ def provenance_of(plan: Plan, device: str) -> Provenance:
         device: a device of torch, or "auto".
     """
     arithmetic = arithmetic_of(device)
-    # Accelerators are for processors. Any other device uses the trainer.
-    on_processor = arithmetic.device == "cpu"
-    path = training_path(plan) if on_processor else f"trainer {TRAINER_VERSION}"
+    path = training_path(plan)
+    if arithmetic.device != "cpu" and accelerator_of(plan) is not None:
+        # Accelerators are for processors.
+        path = f"trainer {TRAINER_VERSION}"
     return Provenance(path=path, arithmetic=arithmetic)
 
 

@@ -26,9 +26,12 @@ class ExactAlgorithm(Algorithm):
     Attributes:
         one_release: whether under noise all rounds' sums are parts of one release. A user's
             contributions to all rounds together are clipped once, and each value travels once.
+        sums_version: incremented whenever contributions or what follows from sums change. Parties
+            and runs with another one are refused. With 1, the training path is the trainer's.
     """
 
     one_release: ClassVar[bool] = False
+    sums_version: ClassVar[int] = 1
 
     @abstractmethod
     def fit(

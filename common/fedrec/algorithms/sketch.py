@@ -199,6 +199,8 @@ class Sketch(ExactAlgorithm):
 
     settings_type: ClassVar[type[AlgorithmSettings]] = SketchSettings
     about: ClassVar[About] = ABOUT["sketch"]
+    # 2 makes the model from both sums, and grades other candidates.
+    sums_version = 2
 
     settings: SketchSettings
 

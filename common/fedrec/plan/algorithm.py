@@ -79,6 +79,10 @@ def training_path(plan: Plan, trainer: int = TRAINER_VERSION) -> str:
     accelerator = accelerator_of(plan)
     if accelerator is not None:
         return f"{plan.algorithm.name} accelerator {accelerator.version}"
+    kind = algorithm_type(plan)
+    # A former release has its trainer's version alone, so that its runs are recognised.
+    if trainer == TRAINER_VERSION and issubclass(kind, ExactAlgorithm) and kind.sums_version > 1:
+        return f"{plan.algorithm.name} {kind.sums_version}"
     return f"trainer {trainer}"
 
 

@@ -10,7 +10,7 @@ from reference.plain_ease import interactions_of, plain_ease
 from reference.plain_sketch import plain_joined, plain_orth, plain_sum, plain_weights
 
 from fedrec.algorithms.declarations import GRADES
-from fedrec.algorithms.sketch import Candidate
+from fedrec.algorithms.sketch import Candidate, Sketch
 from fedrec.algorithms.sketched_weights import (
     drawn_directions,
     joined,
@@ -19,9 +19,11 @@ from fedrec.algorithms.sketched_weights import (
     weights_of,
 )
 from fedrec.data import generate, leave_one_out
+from fedrec.environment import provenance_of
 from fedrec.errors import SettingsError, VersionMismatch
 from fedrec.evaluation.metrics import MetricSums
-from fedrec.plan.algorithm import algorithm_warnings
+from fedrec.plan.agreement import plan_fingerprint
+from fedrec.plan.algorithm import algorithm_warnings, training_path
 from fedrec.plan.combinations import find_conflicts
 from fedrec.plan.layout import Layout, vector_spec
 from fedrec.plan.schema import Plan
@@ -257,6 +259,16 @@ def test_a_newer_releases_candidate_is_refused():
     with pytest.raises(VersionMismatch, match="made by a newer fedrec") as refused:
         algorithm.chosen(newer)
     assert refused.value.remedy == "Install the fedrec that wrote it, or a newer one."
+
+
+def test_another_version_is_another_training_path_and_fingerprint(monkeypatch):
+    plan = plan_of(3)
+    path, fingerprint = provenance_of(plan, "cpu").path, plan_fingerprint(plan)
+    assert path == f"sketch {Sketch.sums_version}"
+    # Runs of release 0.1 are still found by their fingerprint, and refused with the reason.
+    assert training_path(plan, trainer=1) == "trainer 1"
+    monkeypatch.setattr(Sketch, "sums_version", Sketch.sums_version + 1)
+    assert training_path(plan) != path and plan_fingerprint(plan) != fingerprint
 
 
 def test_settings_win_where_no_user_has_a_validation_item():
