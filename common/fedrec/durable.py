@@ -124,6 +124,29 @@ def write_whole(
 
 
 @contextmanager
+def replaced_after(path: Path, data: bytes, *, private: bool) -> Iterator[None]:
+    """Store a file's new content on disk, and replace the file if the block succeeds.
+
+    After the block, only the rename is left, which needs no space.
+
+    Args:
+        private: use mode 0600 from the first byte on, otherwise 0644.
+
+    Raises:
+        DiskFull: there is no space. The old content is intact.
+        SettingsError: the folder is not writable.
+        StorageError: writing failed for another reason.
+    """
+    try:
+        with replacing(path, private=private) as file:
+            file.write(data)
+            _force(file)
+            yield
+    except OSError as error:
+        raise unwritten(path, error, _REMEDY) from error
+
+
+@contextmanager
 def replacing(
     path: Path, *, private: bool, named: Callable[[], str] | None = None
 ) -> Iterator[BinaryIO]:

@@ -134,9 +134,10 @@ class Delivery:
             is_newest = self._folder.last_epoch >= max(found.epoch, found.next_epoch)
             applications = self._link.applicants() if is_newest else []
             with changing(self._folder) as folder:
+                newest = folder.newest
                 if is_newest:
-                    self._hear(folder, applications)
-                newest, membership, last = folder.newest, folder.membership, folder.last_epoch
+                    newest = self._hear(folder, applications, newest)
+                membership, last = folder.membership, folder.last_epoch
             self._tell_all()
             self._deliver(found, newest, membership, last)
         except FolderInUse as error:
@@ -218,8 +219,16 @@ class Delivery:
         waits = "" if began else "it begins after the round in progress"
         self._once("delivered", "epoch delivered", number, waits)
 
-    def _hear(self, folder: FolderChanges, applications: list[SignedApplication]) -> None:
-        """Admit applicants whose invitations allow it, in one epoch. List the others for people."""
+    def _hear(
+        self,
+        folder: FolderChanges,
+        applications: list[SignedApplication],
+        newest: KeyEpoch | None,
+    ) -> KeyEpoch | None:
+        """Admit applicants whose invitations allow it, in one epoch. List the others for people.
+
+        Return the newest epoch after that.
+        """
         membership = folder.membership
         # Former members only come back after people compared their ids, whatever the invitation.
         known = {member.client_id: member for member in membership.members}
@@ -245,10 +254,9 @@ class Delivery:
                 guest = ", a guest: rounds may proceed without it" if consent else ""
                 self._about("member admitted", identity, f"invited as {invitation.name}{guest}")
         self._list(folder, tuple(waiting))
-        is_interrupted = folder.is_interrupted
+        is_interrupted = folder.is_interrupted(newest)
         if not admitted.is_changed and not is_interrupted:
-            return
-        newest = folder.newest
+            return newest
         begins = newest is not None and not newest.roster.members and not is_interrupted
         missing = folder.invitations.unused(now) if begins else ()
         if missing:
@@ -258,12 +266,13 @@ class Delivery:
         elif begins and (lacking := admitted.lacking_core()):
             self._once("missing", "awaiting", 0, lacking)
         elif begins or is_interrupted or admitted is not membership:
-            roster = folder.rotate(admitted).roster
-            for identity in roster.unplaced:
-                self._about("awaiting", identity, f"in no sum yet: {roster.why_unplaced()}")
-            return
+            made = folder.rotate(admitted)
+            for identity in made.roster.unplaced:
+                self._about("awaiting", identity, f"in no sum yet: {made.roster.why_unplaced()}")
+            return made
         if admitted is not membership:
             folder.keep(admitted)
+        return newest
 
     def _accept_leave(
         self, application: SignedApplication, member: MemberRecord, membership: MemberRegister

@@ -102,7 +102,7 @@ from fedrec.algorithms.sketched_weights import (
     served_rows,
     weights_of,
 )
-from fedrec.errors import SettingsError
+from fedrec.errors import SettingsError, VersionMismatch
 from fedrec.model.state import SharedState
 
 if TYPE_CHECKING:
@@ -308,8 +308,19 @@ class Sketch(ExactAlgorithm):
         return tuple(i for i, way in enumerate(self.ways) if way.dim >= self.settings.dim)
 
     def chosen(self, shared: SharedState) -> Candidate:
-        """Return the candidate that makes a version's model."""
-        return self.ways[max(0, int(shared.kept["choice"]))]
+        """Return the candidate that makes a version's model.
+
+        Raises:
+            VersionMismatch: a newer fedrec made the version, with a candidate that is unknown here.
+        """
+        place, ways = max(0, int(shared.kept["choice"])), self.ways
+        if place >= len(ways):
+            raise VersionMismatch(
+                f"This model of sketch has candidate {place}, made by a newer fedrec. This one has "
+                f"{len(ways)} candidates, from 0.",
+                remedy="Install the fedrec that wrote it, or a newer one.",
+            )
+        return ways[place]
 
     def candidates(self, shared: SharedState) -> Iterator[SharedState]:
         """Yield the version of each candidate, once all sums exist."""

@@ -58,6 +58,7 @@ _BACKUP_STAYS = (
     f"{BACKUP_FILE} is from a conversion. The next published round deletes it. If no round "
     "follows, delete it."
 )
+_UNSTOPPED = "Its coordinator runs or was killed. If it runs, stop it and check again."
 Outcome = Literal["reads", "converts", "refuses"]
 
 
@@ -184,6 +185,8 @@ def _coordinator(folder: Path) -> Outlook:
         outcome, notes = "refuses", (f"{path} {_NO_DATABASE}",)
     elif found not in (*COORDINATOR.former, own):
         outcome, notes = "refuses", (_refusal(found, own, f"{folder}", _NEXT_RUN),)
+        if (folder / f"{COORDINATOR_DATABASE}-wal").exists():
+            notes = (*notes, _UNSTOPPED)
     elif outcome == "converts" and (why := _changed_in_kit(folder.parent)):
         outcome, notes = "refuses", (f"Its run can't continue with this release: {why}.",)
     return Outlook(

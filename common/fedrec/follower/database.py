@@ -337,11 +337,12 @@ def database_version(path: Path) -> int:
     """Return the version of a database without opening it.
 
     A process that runs or was killed may have left the version in the write-ahead log alone. That
-    is read from a copy.
+    is read from a copy. Without a copy, if the process just ended or there is no space, the version
+    is the database's own.
     """
     log = path.with_name(f"{path.name}-wal")
     if log.exists():
-        with tempfile.TemporaryDirectory() as folder, suppress(sqlite3.Error):
+        with suppress(sqlite3.Error, OSError), tempfile.TemporaryDirectory() as folder:
             copied = [Path(shutil.copy(one, folder)) for one in (path, log)]
             with closing(sqlite3.connect(copied[0])) as rows:
                 return int(rows.execute("PRAGMA user_version").fetchone()[0])

@@ -56,7 +56,7 @@ def list_members(into: KeysFolder = AUTHORITY_FOLDER) -> Result:
         )
         for state, client_id, label, cell, presence, when in rows
     ]
-    is_changed = membership.is_changed or folder.is_interrupted
+    is_changed = membership.is_changed or folder.is_interrupted(folder.newest)
     rotate = "Members have changed. Run `fedrec keys rotate` to make an epoch with them."
     return Result(
         content={

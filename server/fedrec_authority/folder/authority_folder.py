@@ -138,10 +138,8 @@ class AuthorityFolder:
         """The newest epoch's public bundle, or None before the first."""
         return KeyEpoch.load(self.epoch_path) if self.epoch_path.exists() else None
 
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether a change was killed after it recorded its members and before their epoch."""
-        newest = self.newest
+    def is_interrupted(self, newest: KeyEpoch | None) -> bool:
+        """Return whether a change was killed after it recorded its members, before their epoch."""
         return newest is not None and newest.roster.epoch < self.membership.last_epoch
 
     @property

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedrec.durable import require_writable
+from fedrec.durable import replaced_after, require_writable
 from fedrec.errors import KeysError
 from fedrec.identity.authority import AUTHORITY_FILE, AUTHORITY_FOLDER, ROSTERS_FOLDER, Authority
 from fedrec.identity.cells import Partition
@@ -244,7 +244,8 @@ class FolderChanges(AuthorityFolder):
         """Make an epoch of some members, with a new group key and protection secret.
 
         The members are recorded once their epoch is made, and before it is published. After an
-        interruption in between (`is_interrupted`), the next call makes the next epoch.
+        interruption in between (`is_interrupted`), the next call makes the next epoch. A full disk
+        can't interrupt there: all that needs space is written before.
 
         Args:
             membership: the changed record of members, or None for the present one.
@@ -274,14 +275,18 @@ class FolderChanges(AuthorityFolder):
             partition=place(before, membership.standings, following),
         )
         rosters = self.private / ROSTERS_FOLDER
-        write_new_public(rosters / f"{made.roster.epoch:08d}.json", made.roster.to_json())
-        # Before the epoch is published: a member that it removes must not be in the next one.
-        self.keep(replace(membership, last_epoch=made.roster.epoch, is_changed=False))
-        write_authority_key(
-            self.public_key_path, authority.public_key, authority.issuer.certificate
-        )
-        self._write_certificates(made)
-        made.save(self.epoch_path)
+        recorded = replace(membership, last_epoch=made.roster.epoch, is_changed=False).to_json()
+        # The members are recorded before the epoch is published, because a member that it removes
+        # must not be in the next one. A roster uses up its number, so it is written last.
+        with (
+            replaced_after(self.epoch_path, made.to_json(), private=False),
+            replaced_after(self.private / MEMBERSHIP_FILE, recorded, private=True),
+        ):
+            write_authority_key(
+                self.public_key_path, authority.public_key, authority.issuer.certificate
+            )
+            self._write_certificates(made)
+            write_new_public(rosters / f"{made.roster.epoch:08d}.json", made.roster.to_json())
         return made
 
     def serve_at(self, hosts: Sequence[str]) -> None:

@@ -4,15 +4,17 @@ A process that waits for the folder is held at a gate: a thread that finds it ta
 continues when the test lets it.
 """
 
+import errno
 import os
 import re
 import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
-from authority.folder.fake_coordinator import NOW, PASSPHRASE, FakeCoordinator, ids, invited
+from authority.folder.fake_coordinator import NOW, PASSPHRASE, PLAN, FakeCoordinator, ids, invited
 from authority.members.test_guests import World, people
 from world.clock import FakeClock
 from world.federation import change, keep, rotate
@@ -23,7 +25,6 @@ from fedrec.durable import DiskFull
 from fedrec.errors import FolderInUse, KeysError
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials, Issuer
-from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId
@@ -43,11 +44,14 @@ from pathlib import Path
 from fedrec_authority.folder import folder_changes
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 
+write = folder_changes.write_new_public
+
 def stop(*values):
+    write(*values)
     print("the roster is written, the bundle not yet", flush=True)
     sys.stdin.read()
 
-folder_changes.write_authority_key = stop
+folder_changes.write_new_public = stop
 with folder_changes.changing(AuthorityFolder(Path(sys.argv[1]))) as keys:
     keys.rotate()
 """
@@ -117,14 +121,17 @@ def other_settings(folder, who):
 
 
 @contextmanager
-def no_space(monkeypatch):
-    """No epoch can be stored."""
+def no_space(monkeypatch, file="00000002.json"):
+    """A file can't be stored, by default the next epoch's roster."""
+    open_file = os.open
 
-    def full(*values):
-        raise DiskFull("00000002.json cannot be written: No space left on device.")
+    def full(path, *values):
+        if Path(path).name.startswith(f".{file}."):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return open_file(path, *values)
 
     with monkeypatch.context() as patched:
-        patched.setattr(folder_changes, "write_new_public", full)
+        patched.setattr(os, "open", full)
         yield
 
 
@@ -276,19 +283,45 @@ def test_a_change_without_its_epoch_is_no_change(folder, people, monkeypatch, ch
     assert folder.membership == before
 
 
-@pytest.mark.parametrize("killed_at", ["save", "_write_certificates"])
+@pytest.mark.parametrize("file", ["epoch.json", "membership.json", "d.crt", "00000002.json"])
+def test_a_full_disk_uses_up_no_epochs(folder, people, monkeypatch, file):
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    link.waiting = [invited(folder, people[3], "d")]
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    with no_space(monkeypatch, file):
+        assert delivery.look() and delivery.look()
+    assert "disk full" in [event.name for event in events]
+    assert len(rosters(folder)) == 1 and not list(folder.path.rglob(".*.new"))
+    assert delivery.look() and link.installed == [2]
+    assert ids(folder.newest) == {person.client_id for person in people}
+
+
+@pytest.mark.slow
+def test_a_full_disk_takes_one_secret_key(folder, monkeypatch):
+    opens = {"name": "bfv", "key_holder": "authority"}
+    plan = PLAN.model_copy(update={"protection": PLAN.protection.model_validate(opens)})
+    keep(folder, folder.begin(plan, 12))
+    for _ in range(2):
+        with no_space(monkeypatch, "epoch.json"), pytest.raises(DiskFull):
+            rotate(folder)
+    assert len(rosters(folder)) == 1 and folder.revealer.epochs == (2,)
+
+
 def test_an_authority_killed_before_its_epoch_was_published_makes_the_next(
-    folder, people, monkeypatch, killed_at
+    folder, people, monkeypatch
 ):
     class Killed(BaseException):
         """Stands in for SIGKILL."""
 
-    def kill(*values):
-        raise Killed
+    put = os.replace
 
-    owner = KeyEpoch if killed_at == "save" else FolderChanges
+    def kill(source, target):
+        if target == folder.epoch_path:
+            raise Killed
+        put(source, target)
+
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(owner, killed_at, kill)
+        patched.setattr(os, "replace", kill)
         removal(folder, people[0])()
     link, events = FakeCoordinator(), list[AuthorityEvent]()
     delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))

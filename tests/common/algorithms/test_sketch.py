@@ -19,7 +19,7 @@ from fedrec.algorithms.sketched_weights import (
     weights_of,
 )
 from fedrec.data import generate, leave_one_out
-from fedrec.errors import SettingsError
+from fedrec.errors import SettingsError, VersionMismatch
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.plan.algorithm import algorithm_warnings
 from fedrec.plan.combinations import find_conflicts
@@ -248,6 +248,15 @@ def test_earlier_models_keep_their_choice(choice, way):
     shared = Learner(plan_of(3), 4, device="cpu").server.initial_shared()
     found = algorithm.chosen(shared.with_tensors(choice=np.asarray(float(choice))))
     assert (found.dim, found.regularisation, found.form) == way
+
+
+def test_a_newer_releases_candidate_is_refused():
+    learner = Learner(plan_of(3), 4, device="cpu")
+    algorithm, shared = learner.server.algorithm, learner.server.initial_shared()
+    newer = shared.with_tensors(choice=np.asarray(float(len(algorithm.ways))))
+    with pytest.raises(VersionMismatch, match="made by a newer fedrec") as refused:
+        algorithm.chosen(newer)
+    assert refused.value.remedy == "Install the fedrec that wrote it, or a newer one."
 
 
 def test_settings_win_where_no_user_has_a_validation_item():

@@ -1,5 +1,6 @@
 """`fedrec check --upgrade` tells what would happen to a folder, and changes nothing."""
 
+import errno
 import json
 import sqlite3
 from contextlib import closing
@@ -77,6 +78,26 @@ def test_a_killed_coordinators_format_is_in_its_log(fedrec, tmp_path):
     assert (found["outcome"], found["format"], found["notes"]) == ("reads", COORDINATOR.own, [])
     (found,) = fedrec("check", "--upgrade", tmp_path, "--json").json["found"]
     assert (found["format"], found["notes"]) == (COORDINATOR.own, [])
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_log_that_cannot_be_copied(fedrec, tmp_path, monkeypatch, ended):
+    """The coordinator ends just before the copy, or there is no space for one."""
+    rows = sqlite3.connect(tmp_path / "coordinator.sqlite")
+    rows.execute("PRAGMA journal_mode = WAL")
+    rows.execute(f"PRAGMA user_version = {COORDINATOR.own}")
+
+    def refuse(*values):
+        if ended:
+            rows.close()
+        raise FileNotFoundError if ended else OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("fedrec.follower.database.shutil.copy", refuse)
+    with closing(rows):
+        (found,) = fedrec("check", "--upgrade", tmp_path, "--json").json["found"]
+    assert found["outcome"] == ("reads" if ended else "refuses")
+    notes = " ".join(found["notes"])
+    assert ("Its coordinator runs or was killed" in notes) != ended
 
 
 def test_every_kind_of_folder_is_told_and_none_is_changed(fedrec, tmp_path):
