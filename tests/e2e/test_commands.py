@@ -121,12 +121,30 @@ def test_an_interrupted_coordinator_says_how_to_go_on(workspace, start, tmp_path
     assert "To resume" not in second.output
 
 
-def test_the_coordinator_imports_no_torch_and_without_a_page_no_web_server():
-    missing = ("torch", "fedrec_client", "starlette", "uvicorn")
+EACH = """
+import importlib, pkgutil, fedrec_client, fedrec.protection
+for package in (fedrec_client, fedrec.protection):
+    for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(found.name)
+"""
+"""What a client may import, whatever its plan."""
+
+
+@pytest.mark.parametrize(
+    ("missing", "code"),
+    [
+        (
+            ("torch", "fedrec_client", "starlette", "uvicorn"),
+            "import fedrec_server.app, fedrec_server.cli, fedrec.plan.layout\n"
+            "import fedrec.protection.lattice, fedrec.protection.paillier_sums\n",
+        ),
+        (("fedrec_server", "fedrec_authority", "phe"), EACH),
+    ],
+    ids=["coordinator without a page", "client"],
+)
+def test_a_party_imports_nothing_of_others(missing, code):
     code = WITHOUT.format(missing=missing) + (
-        "import fedrec_server.app, fedrec_server.cli, fedrec.plan.layout\n"
-        "import fedrec.protection.lattice, fedrec.protection.paillier_sums\n"
-        f"assert not [n for n in sys.modules if n.partition('.')[0] in {missing}]"
+        f"{code}assert not [n for n in sys.modules if n.partition('.')[0] in {missing}]"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -379,6 +379,45 @@ def test_an_older_copy_of_the_authority_uses_no_key(found, revealing, tmp_path):
     check_every_client(federation)
 
 
+@pytest.mark.long
+def test_authority_and_coordinator_lost_together(found, revealing, tmp_path):
+    """Both come back from the authority's backup, and go on from what members know since."""
+    federation = found(plan_of("bfv", key_holder="authority"))
+    gates = [Gate(2), Gate(4)]
+    revealing(federation)
+    clients = [federation.client(0, wrap=lambda link: gates[1](gates[0](link)))]
+    clients += [federation.client(1), federation.client(2)]
+    try:
+        until(clients[1:], 1)
+        poll(lambda: _followed(federation) == 1)
+        back_up(authority_of(federation), tmp_path / "copy", PASSPHRASE)
+        gates[0].opened.set()
+        until(clients, 3)
+        revealing.stop()  # type: ignore[attr-defined]
+        federation.stop_coordinator()
+        shutil.rmtree(state_of(federation))
+        shutil.rmtree(authority_of(federation).private)
+        restored(federation, tmp_path / "copy")
+        made = recovered(federation, "restored")
+        assert (made.round, made.has_model) == (1, False)
+        revealing(federation, "restored")
+        poll(lambda: federation.coordinator.engine.run.state.published >= 3)
+    finally:
+        for gate in gates:
+            gate.opened.set()
+    check_every_client(federation)
+    learnt = [entry.round for entry in federation.journal() if entry.kind == "round learnt"]
+    assert learnt == [3]
+    record = federation.coordinator.engine.run.store.published(RoundId(5))
+    assert record is not None and record.statement is not None
+    assert (record.statement.sequence, record.statement.trained) == (4, 3)
+
+
+def _followed(federation):
+    store = read_state(authority_of(federation))
+    return 0 if store is None else store.state.version
+
+
 def _opened(federation):
     text = recovery_point(authority_of(federation)).statement
     return 0 if text is None else text.round

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from world.bench import APART, KINDS, N_ALONE, Alone, apart_plan, data, federal, merged, plan_of
+from world.bench import KINDS, N_ALONE, Alone, apart_plan, data, federal, merged, plan_of
 from world.links import InTurn
 from world.parties import check_against_one_process
 from world.plans import params
@@ -69,7 +69,7 @@ def test_equal_to_one_process(found, case):
 
 
 @pytest.mark.parametrize(
-    "algorithm", params("cofedrec", long=[name for name in APART if name != "cofedrec"])
+    "algorithm", params("cofedrec", "perfedrec", long=["gpfedrec", "pfedgraph"])
 )
 def test_a_model_for_each_client_is_that_of_one_process(found, algorithm):
     federation = found(apart_plan(algorithm), N_ALONE, bench=Alone)

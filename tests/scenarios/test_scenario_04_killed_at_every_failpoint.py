@@ -47,7 +47,8 @@ def fast_folder(tmp_path):
     params(
         "plain",
         "revealed",
-        long=["concurrent", "veiled", "noisy", "noisy-veiled", "noisy-revealed"],
+        "noisy-veiled",
+        long=["concurrent", "veiled", "noisy", "noisy-revealed"],
     ),
 )
 def test_scenario_04_killed_at_every_failpoint(fast_folder, kind):
