@@ -247,6 +247,12 @@ class Parameter:
         """
         return self.scope in ("own", "own_rows")
 
+    @property
+    def begins_alike(self) -> bool:
+        """Whether the first values don't depend on the user."""
+        is_drawn = not (self.begins_as or isinstance(self.initial, Constant))
+        return self.same_for_all_users or not is_drawn
+
     def whole_shape(self, *, n_items: int, n_users: int) -> tuple[int, ...]:
         """Return all axes."""
         lead = {"rows": (n_items,), "own": (n_users,), "own_rows": (n_users, n_items)}

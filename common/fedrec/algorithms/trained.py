@@ -271,7 +271,7 @@ def first_scores(
     If all users begin with the same values, there is one row for all.
     """
     version = algorithm.derived.initial_shared()
-    if all(entry.same_for_all_users for entry in algorithm.parameters if entry.scope == "own"):
+    if all(entry.begins_alike for entry in algorithm.parameters if entry.private):
         private = {name: values[:1] for name, values in private.items()}
     n_users, n_items = len(private[algorithm.kept_scores]), algorithm.shapes.n_items
     if algorithm.folding_pull is None:

@@ -1,6 +1,7 @@
 """PFedRec: what users keep, what they are scored with, and what is refused."""
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import pytest
@@ -10,6 +11,9 @@ from reference.plain_pfedrec import train_user
 from world.plans import check_plan, plans
 
 from fedrec.algorithms import Circumstances, PFedRec, PFedRecSettings
+from fedrec.algorithms.declarations import Parameter
+from fedrec.algorithms.trained import first_scores
+from fedrec.plan.algorithm import algorithm_of
 from fedrec.training.learner import Learner
 from fedrec.updates.update import UpdateSettings
 
@@ -107,6 +111,29 @@ def test_rare_items_stay_and_the_step_does_not_move_with_them(users):
     )  # fmt: skip
     scores = part.private.tensors["personal_scores"][3, active]
     assert scores == pytest.approx(own @ w + c, abs=1e-4)
+
+
+class OwnTerms(PFedRec):
+    """Adds a term of each user's own, drawn for each user and item."""
+
+    folding_pull = None
+
+    @cached_property
+    def parameters(self):
+        return (*super().parameters, Parameter("term", "own_rows", ()))
+
+    def score(self, v):
+        return super().score(v) + v.term
+
+
+def test_first_scores_differ_if_own_rows_do():
+    plain = algorithm_of(plan_of(), N_ITEMS)
+    algorithm = OwnTerms(plain.settings, plain.shapes)
+    keys = np.arange(3)
+    common = first_scores(plain, plain.derived.initial_private(keys).arrays())
+    begun = algorithm.derived.initial_private(keys).arrays()
+    assert common.shape == (1, N_ITEMS)
+    assert first_scores(algorithm, begun) == pytest.approx(common + begun["term"], abs=1e-5)
 
 
 def test_of_low_rank_forms_it_has_one():
